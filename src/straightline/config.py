@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, Literal
 
 from straightline.errors import OptionError
@@ -53,7 +53,9 @@ class Config:
 
 NAMES: tuple[str, ...] = tuple(option.name for option in fields(Config))
 _TYPES: dict[str, Any] = typing.get_type_hints(Config)
-_context: ContextVar[Mapping[str, object]] = ContextVar("straightline options", default={})
+_context: ContextVar[Mapping[str, object]] = ContextVar(
+    "straightline options", default=MappingProxyType({})
+)
 
 
 def resolve(options: Mapping[str, object] | None) -> Config:
