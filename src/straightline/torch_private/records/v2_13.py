@@ -1,0 +1,407 @@
+"""torch 2.13, recorded from 2.13.0 by scripts/record_torch.py."""
+
+from straightline.torch_private.records.shape import Record, Shape
+
+RECORD: Record = {
+    "torch._C": {
+        "_DisableAutocast": Shape("class"),
+        "_is_any_autocast_enabled": Shape("builtin"),
+    },
+    "torch._dynamo.compiled_autograd": {
+        "_disable": Shape("function"),
+        "in_compiled_autograd_region": Shape("value"),
+    },
+    "torch._dynamo.config": {
+        "force_compile_during_fx_trace": Shape("value"),
+        "record_runtime_overhead": Shape("value"),
+    },
+    "torch._functorch._aot_autograd.descriptors": {
+        "DifferentiableAOTOutput": Shape(
+            "dataclass",
+            attributes=("expr",),
+        ),
+        "PlainAOTOutput": Shape(
+            "dataclass",
+            parts=("idx",),
+            attributes=("expr",),
+        ),
+        "TangentAOTInput": Shape(
+            "dataclass",
+            parts=("output",),
+            attributes=("expr",),
+        ),
+    },
+    "torch._functorch._aot_autograd.functional_utils": {
+        "ViewMetaSequence": Shape(
+            "class",
+            parts=("tensor",),
+            attributes=("sequence",),
+        ),
+    },
+    "torch._functorch._aot_autograd.graph_compile": {
+        "_aot_stage2a_partition": Shape(
+            "function",
+            parts=(
+                "fx_g",
+                "joint_inputs",
+                "maybe_subclass_meta",
+                "fw_metadata",
+                "aot_config",
+                "partition_fn",
+            ),
+        ),
+        "_apply_tensorify_python_scalars": Shape(
+            "function",
+            parts=("module",),
+        ),
+        "aot_stage1_graph_capture": Shape(
+            "function",
+            parts=(
+                "aot_state",
+                "orig_flat_fn",
+            ),
+        ),
+        "run_joint_graph_passes_on_hops": Shape(
+            "function",
+            parts=(
+                "joint_gm",
+                "joint_inputs",
+                "aot_config",
+                "*",
+                "default_partition_fn=",
+            ),
+        ),
+    },
+    "torch._functorch._aot_autograd.runtime_wrappers": {
+        "AOTDedupeWrapper": Shape(
+            "dataclass",
+            parts=(
+                "keep_arg_mask",
+                "add_dupe_map",
+                "old_input_metadata",
+                "needs_post_compile",
+            ),
+        ),
+        "AOTSyntheticBaseWrapper": Shape(
+            "dataclass",
+            parts=(
+                "trace_joint",
+                "needs_post_compile",
+                "aliased_arg_idx_with_metadata_mutations",
+                "base_groups",
+                "other_arg_indices",
+            ),
+        ),
+    },
+    "torch._functorch._aot_autograd.schemas": {
+        "AOTAutogradCacheInfo": Shape(
+            "dataclass",
+            parts=(
+                "cache_key",
+                "start_time_ns",
+                "forward_symints",
+            ),
+        ),
+        "AOTConfig": Shape(
+            "dataclass",
+            parts=(
+                "fw_compiler",
+                "bw_compiler",
+                "partition_fn",
+                "decompositions",
+                "num_params_buffers",
+                "aot_id",
+                "keep_inference_input_mutations",
+                "is_export",
+                "no_tangents",
+                "dynamic_shapes",
+                "aot_autograd_arg_pos_to_source",
+                "static_input_indices",
+                "inference_compiler",
+                "enable_log",
+                "pre_dispatch",
+                "cache_info",
+                "ignore_shape_env",
+                "precompile_backend_id",
+                "force_non_lazy_backward_lowering",
+                "export_trace_joint",
+                "disable_functionalization",
+                "_disable_torch_fn_metadata_mode",
+            ),
+        ),
+        "AOTGraphCapture": Shape(
+            "dataclass",
+            parts=(
+                "wrappers",
+                "graph_module",
+                "updated_flat_args",
+                "updated_flat_args_descs",
+                "maybe_subclass_meta",
+            ),
+        ),
+        "AOTState": Shape(
+            "dataclass",
+            parts=(
+                "needs_autograd",
+                "flat_args",
+                "flat_args_descs",
+                "fw_metadata",
+                "aot_config",
+                "stack",
+                "fake_mode",
+            ),
+        ),
+        "InputAliasInfo": Shape(
+            "dataclass",
+            parts=(
+                "is_leaf",
+                "mutates_data",
+                "mutates_metadata",
+                "mutations_hidden_from_autograd",
+                "mutations_under_no_grad_or_inference_mode",
+                "mutation_inductor_storage_resize",
+                "mutates_storage_metadata",
+                "requires_grad",
+                "keep_input_mutations",
+            ),
+        ),
+        "MemoryFormatMeta": Shape(
+            "dataclass",
+            parts=(
+                "size",
+                "stride",
+                "memory_format",
+            ),
+        ),
+        "OpaqueMeta": Shape("dataclass"),
+        "OutputAliasInfo": Shape(
+            "dataclass",
+            parts=(
+                "output_type",
+                "raw_type",
+                "base_idx",
+                "dynamic_dims",
+                "requires_grad",
+                "requires_grad_for_backward",
+                "view_meta_sequence",
+            ),
+        ),
+        "OutputType": Shape(
+            "enum",
+            parts=(
+                "non_alias",
+                "alias_of_input",
+                "is_input",
+                "alias_of_intermediate_save_as_output",
+                "alias_of_intermediate",
+                "alias_of_intermediate_base_is_user_output",
+                "unsafe_view_alias",
+                "custom_function_view",
+            ),
+        ),
+        "PlainTensorMeta": Shape(
+            "dataclass",
+            parts=(
+                "unwrapped_idx",
+                "memory_format",
+            ),
+        ),
+        "SubclassCreationMeta": Shape(
+            "dataclass",
+            parts=(
+                "flat_tensor_start_idx",
+                "arg_count",
+                "included_subclass_symints",
+                "attrs",
+                "outer_size",
+                "outer_stride",
+                "meta",
+                "original_subclass",
+                "original_subclass_type",
+                "memory_format",
+            ),
+        ),
+        "SubclassMeta": Shape(
+            "dataclass",
+            parts=(
+                "fw_metadata",
+                "grad_input_metas",
+            ),
+        ),
+        "ViewAndMutationMeta": Shape(
+            "dataclass",
+            parts=(
+                "input_info",
+                "output_info",
+                "num_intermediate_bases",
+                "keep_input_mutations",
+                "traced_tangents",
+                "traced_tangents_descs",
+                "subclass_inp_meta",
+                "subclass_fw_graph_out_meta",
+                "subclass_tangent_meta",
+                "traced_tangent_metas",
+                "num_symints_saved_for_bw",
+                "num_tensors_saved_with_no_vc_check",
+                "num_opaque_objects_saved_for_bw",
+                "grad_enabled_mutation",
+                "deterministic",
+                "static_input_indices",
+                "act_input_indices",
+                "tokens",
+                "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
+                "bw_donated_idxs",
+                "num_backward_tokens",
+                "num_graphsafe_rng_states",
+                "graphsafe_rng_state_index",
+                "graphsafe_rng_device",
+                "mutated_inp_stream_indices",
+                "compile_id_str",
+                "tangent_source_stack_traces",
+            ),
+            attributes=(
+                "dynamic_saved_tensors_idxs",
+                "is_rng_op_functionalized",
+                "mutated_inp_runtime_indices",
+                "num_forward",
+                "num_forward_returns",
+                "num_mutated_inp_runtime_indices",
+                "num_outputs",
+            ),
+        ),
+    },
+    "torch._functorch._aot_autograd.utils": {
+        "saved_tensors_hooks_are_inlineable": Shape(
+            "function",
+            parts=("hooks",),
+        ),
+        "top_saved_tensors_hooks": Shape("function"),
+    },
+    "torch._functorch.aot_autograd": {
+        "create_aot_state": Shape(
+            "function",
+            parts=(
+                "stack",
+                "flat_fn",
+                "fake_flat_args",
+                "flat_args_descs",
+                "aot_config",
+                "fake_mode",
+                "shape_env",
+            ),
+        ),
+        "prepare_aot_module_simplified": Shape(
+            "function",
+            parts=(
+                "mod",
+                "args",
+                "kwargs",
+                "decompositions",
+                "keep_inference_input_mutations",
+                "ignore_shape_env",
+                "flatten",
+                "*",
+                "force_non_lazy_backward_lowering=",
+                "disable_functionalization=",
+                "_record_nn_module_stack=",
+                "_disable_torch_fn_metadata_mode=",
+            ),
+        ),
+    },
+    "torch._functorch.config": {
+        "check_custom_op_aliasing": Shape("value"),
+        "cse": Shape("value"),
+        "debug_assert": Shape("value"),
+        "patch": Shape(
+            "function",
+            parts=(
+                "arg1=",
+                "arg2=",
+                "**kwargs",
+            ),
+        ),
+        "unlift_effect_tokens": Shape("value"),
+        "view_replay_for_aliased_outputs": Shape("value"),
+    },
+    "torch._functorch.partitioners": {
+        "min_cut_rematerialization_partition": Shape(
+            "function",
+            parts=(
+                "joint_module",
+                "_joint_inputs",
+                "compiler=",
+                "*",
+                "num_fwd_outputs",
+                "static_lifetime_input_indices=",
+            ),
+        ),
+    },
+    "torch._guards": {
+        "CompileContext": Shape(
+            "class",
+            parts=("compile_id",),
+            attributes=(
+                "get",
+                "try_get",
+            ),
+        ),
+        "CompileContext.try_get": Shape("function"),
+        "TracingContext": Shape(
+            "class",
+            parts=("fake_mode",),
+            attributes=(
+                "fakify_first_call",
+                "fw_metadata",
+                "get",
+                "params_flat",
+                "patch",
+                "try_get",
+            ),
+        ),
+        "TracingContext.try_get": Shape("function"),
+    },
+    "torch._library.utils": {
+        "is_builtin": Shape(
+            "function",
+            parts=("op",),
+        ),
+    },
+    "torch._ops": {
+        "HigherOrderOperator": Shape(
+            "class",
+            parts=(
+                "name",
+                "*",
+                "cacheable=",
+                "supports_training_input_mutation=",
+            ),
+            attributes=("namespace",),
+        ),
+        "OpOverload": Shape(
+            "class",
+            parts=(
+                "overloadpacket",
+                "op",
+                "op_dk",
+                "schema",
+                "tags",
+            ),
+            attributes=(
+                "_op",
+                "_schema",
+                "is_view",
+                "name",
+                "namespace",
+            ),
+        ),
+    },
+    "torch.fx.experimental._backward_state": {
+        "BackwardState": Shape("class"),
+    },
+    "torch.utils._sympy.printers": {
+        "PythonPrinter": Shape(
+            "class",
+            parts=("settings=",),
+        ),
+    },
+}
