@@ -81,7 +81,7 @@ def own_imports(module: str, source: str) -> Iterator[str]:
 
 def forbidden_imports(module: str, source: str) -> list[str]:
     row = rule(module)
-    room = row if row in ("capture.contract",) else row.partition(".")[0]
+    room = row if row == "capture.contract" else row.partition(".")[0]
     allowed = (room, *MAY_IMPORT[row])
     return [
         name

@@ -1,5 +1,6 @@
 """Options: the names, the values, the order of precedence, the errors, the page."""
 
+import contextlib
 import dataclasses
 import pickle
 import threading
@@ -47,8 +48,9 @@ def test_an_empty_variable_counts_as_unset(monkeypatch):
 
 def test_contexts_nest_and_end_even_with_an_exception():
     with straightline.options(dump="outer", fallback="error"):
-        with pytest.raises(KeyError), straightline.options(dump="inner"):
+        with straightline.options(dump="inner"):
             assert resolve(None) == Config(dump="inner", fallback="error")
+        with contextlib.suppress(KeyError), straightline.options(dump="inner"):
             raise KeyError
         assert resolve(None) == Config(dump="outer", fallback="error")
     assert resolve(None) == Config()

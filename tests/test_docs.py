@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
 
 _BLOCK = re.compile(
-    r"^```python\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<output>.*?)^```$)?", re.MULTILINE | re.DOTALL
+    r"^```python\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<output>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\]\((?!https?:|#)(?P<target>[^)#]+)")
 

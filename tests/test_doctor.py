@@ -97,18 +97,15 @@ def test_compilation_switched_off_is_degraded(monkeypatch, variable):
     assert only_finding().todo == f"unset {variable}"
 
 
-@pytest.mark.parametrize(
-    ("environment", "compiles"),
-    [({"TORCH_COMPILE_DISABLE": "1"}, False), ({"TORCHDYNAMO_DISABLE": "1"}, False), ({}, True)],
-)
-def test_the_variables_named_do_switch_torch_off(environment, compiles):
+@pytest.mark.parametrize("variable", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
+def test_the_variables_named_do_switch_torch_off(variable):
     program = (
         "import torch\n"
         "def backend(graph, inputs): raise SystemExit('compiled')\n"
         "torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))\n"
     )
-    done = run(program, **environment)
-    assert ("compiled" in done.stderr, done.returncode) == (compiles, int(compiles)), done.stderr
+    done = run(program, **{variable: "1"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_missing_entry_point_is_degraded(monkeypatch):
@@ -208,7 +205,7 @@ SPEAK = (
     ],
 )
 def test_torch_logs_turns_the_logger_on(setting, heard):
-    """torch imports the packages it names in the middle of its own import: only those, not modules."""
+    """torch loads our packages, in the middle of its own import, but none of our modules."""
     done = run(SPEAK, TORCH_LOGS=setting)
     assert done.returncode == 0, done.stderr
     lines = [line.split("] ", 1)[-1] for line in done.stderr.splitlines()]
