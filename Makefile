@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types docs options-page clean
+.PHONY: help demo test lint types docs pages clean
 
 help:
 	@echo "make demo    make .venv, install, compile a small model and show what runs"
@@ -31,8 +31,10 @@ types: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -q tests/test_docs.py
 
-options-page: $(VENV)/installed
+# Writes what is generated on the documentation's pages anew.
+pages: $(VENV)/installed-dev
 	$(BIN)/straightline options > docs/options.md
+	$(BIN)/python scripts/pages.py --write
 
 # The stamps keep the second run quick: pip is asked again only when what it was told has changed.
 $(VENV)/installed: pyproject.toml Makefile

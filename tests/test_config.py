@@ -156,7 +156,7 @@ def test_every_option_is_documented():
 
 def test_the_options_page_is_current():
     page = (ROOT / "docs" / "options.md").read_text()
-    assert page == options_page(), "run `make options-page`"
+    assert page == options_page(), "run `make pages`"
 
 
 def test_the_command_prints_the_page(capsys):

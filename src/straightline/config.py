@@ -202,7 +202,7 @@ def _section(name: str) -> str:
 _PAGE = """\
 # Options
 
-<!-- Written by `make options-page` from src/straightline/config.py; a test holds it current. -->
+<!-- Written by `make pages` from src/straightline/config.py; a test holds it current. -->
 
 Options are given in four places. The first that names one decides:
 
