@@ -1,329 +1,20 @@
 """Random programs of mutations, views, aliases and subclasses, as Python source.
 
-A `Program` prints as a module that a person can paste into a bug report:
-
-    MODE, DYNAMIC, SIZES, REUSE    how it is called
-    inputs(n)                      -> (arguments, other tensors to watch), both by name
-    program(...)                   the function to compile
-    after(args, extra, out)        what happens between and in backward; yields what it sees
-
-`generate(seed)` runs every statement eagerly while it writes, and keeps those that eager accepts.
-It knows nothing of the compiler.
+`generate(seed)` runs every statement eagerly while it writes, and keeps those that eager accepts;
+`Program.source()` prints a module that a person can paste into a bug report. Nothing here knows of
+the compiler.
 """
 
 from __future__ import annotations
 
-import linecache
 import random
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
 
 import torch
-
-Values: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One line, or the header of a block with its lines."""
-
-    text: str
-    body: tuple[Statement, ...] = ()
-
-    def lines(self) -> Iterator[str]:
-        yield self.text
-        for statement in self.body:
-            for line in statement.lines():
-                yield "    " + line
-
-
-@dataclass(frozen=True)
-class Program:
-    """A whole test: inputs, the function, how it is called, and what follows."""
-
-    seed: int
-    mode: str
-    dynamic: bool | None
-    reuse: bool
-    sizes: tuple[int, ...]
-    inputs: tuple[Statement, ...]
-    arguments: tuple[tuple[str, str], ...]
-    """Parameter name and the expression of its value in `inputs`."""
-    extra: tuple[str, ...]
-    body: tuple[Statement, ...]
-    outputs: tuple[str, ...]
-    after: tuple[Statement, ...]
-
-    def source(self) -> str:
-        body = [*lines_of(self.body), f"return {tuple_of(self.outputs)}"]
-        text = "\n".join(
-            [
-                lines_block(lines_of(self.inputs) + [self._inputs_result()], "def inputs(n):"),
-                lines_block(body, f"def program({', '.join(name for name, _ in self.arguments)}):"),
-                lines_block(self._after_lines(), "def after(args, extra, out):"),
-            ]
-        )
-        helpers = [definition for name, definition in HELPERS.items() if name in text]
-        head = "\n".join(
-            [
-                f"# seed {self.seed}",
-                "import torch",
-                *(["import torch.nn.functional as F"] if "F." in text else []),
-                *([TWO_TENSOR] if "TwoTensor" in text + "".join(helpers) else []),
-                "",
-                f"MODE = {self.mode!r}",
-                f"DYNAMIC = {self.dynamic!r}",
-                f"SIZES = {self.sizes!r}",
-                f"REUSE = {self.reuse!r}",
-            ]
-        )
-        return "\n\n".join([head, *helpers, text])
-
-    def _inputs_result(self) -> str:
-        arguments = ", ".join(f'"{name}": {value}' for name, value in self.arguments)
-        extra = ", ".join(f'"{name}": {name}' for name in self.extra)
-        return f"return {{{arguments}}}, {{{extra}}}"
-
-    def _after_lines(self) -> list[str]:
-        return lines_of(self.after) or ["yield from ()"]
-
-
-TWO_TENSOR = "from torch.testing._internal.two_tensor import TwoTensor"
-
-
-def lines_of(statements: Sequence[Statement]) -> list[str]:
-    return [line for statement in statements for line in statement.lines()]
-
-
-def lines_block(lines: Sequence[str], header: str) -> str:
-    return header + "\n" + textwrap.indent("\n".join(lines), "    ") + "\n"
-
-
-def tuple_of(items: Sequence[str]) -> str:
-    return "(" + ", ".join(items) + ("," if len(items) == 1 else "") + ")"
-
-
-def load(source: str, name: str) -> Values:
-    """Execute the source as a module of that name; its lines show in tracebacks."""
-    filename = f"<fuzz {name}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    module: Values = {"__name__": f"fuzz_{name}"}
-    exec(compile(source, filename, "exec"), module)
-    return module
-
-
-# What a program's text may call. Only the ones it names are printed with it.
-HELPERS: Mapping[str, str] = {
-    "Square": '''\
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return 2 * x * grad
-''',
-    "SaveOutput": '''\
-class SaveOutput(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, y):
-        out = torch.tanh(x) * y
-        ctx.save_for_backward(out, x, y)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        out, x, y = ctx.saved_tensors
-        return grad * y * (1 - torch.tanh(x) ** 2), (grad * torch.tanh(x)).sum_to_size(y.shape)
-''',
-    "StraightThrough": '''\
-class StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return torch.round(x * 4) / 4
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
-''',
-    "DoubleInPlace": '''\
-class DoubleInPlace(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        x.mul_(2.0)
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 2.0
-''',
-    "WithMask": '''\
-class WithMask(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        mask = (x > 0).to(x.dtype)
-        ctx.mark_non_differentiable(mask)
-        ctx.save_for_backward(mask)
-        return x * mask, mask
-
-    @staticmethod
-    def backward(ctx, grad, grad_mask):
-        (mask,) = ctx.saved_tensors
-        return grad * mask
-''',
-    "Identity": '''\
-class Identity(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, scale):
-        ctx.scale = scale
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.scale, None
-''',
-    "TwoOutputs": '''\
-class TwoOutputs(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x)
-        return x.sin(), x.cos()
-
-    @staticmethod
-    def backward(ctx, grad_sin, grad_cos):
-        (x,) = ctx.saved_tensors
-        total = torch.zeros_like(x)
-        if grad_sin is not None:
-            total = total + grad_sin * x.cos()
-        if grad_cos is not None:
-            total = total - grad_cos * x.sin()
-        return total
-''',
-    "two(": '''\
-def two(a, b, requires_grad=False):
-    return TwoTensor(a, b).requires_grad_(requires_grad)
-''',
-    "tangent(": '''\
-def tangent(out, seed, form="plain"):
-    g = torch.Generator().manual_seed(seed)
-    if form == "expanded":
-        return torch.randn((), generator=g, dtype=out.dtype).expand(out.shape)
-    if form == "transposed":
-        t = torch.randn(tuple(reversed(out.shape)), generator=g, dtype=out.dtype)
-        return t.permute(tuple(reversed(range(out.dim()))))
-    t = torch.randn(out.shape, generator=g, dtype=out.dtype)
-    if isinstance(out, TwoTensor):
-        return TwoTensor(t, t * 0.5)
-    return t
-''',
-    "second(": '''\
-def second(grads, wrt, create_graph=False):
-    terms = [(g * g).sum() for g in grads if g is not None and g.requires_grad]
-    if not terms:
-        return ()
-    return torch.autograd.grad(sum(terms), wrt, allow_unused=True, create_graph=create_graph)
-''',
-}
-
-# Templates: {x} {y} {z} tensors in scope, {d} a dimension of x, {i} an index, {k} a number argument.
-POINTWISE = (
-    "{x}.sin()", "{x}.cos()", "{x}.tanh()", "{x}.sigmoid()", "{x}.exp()", "{x}.relu()", "{x}.abs()",
-    "{x} * 2.0", "{x} + 1", "-{x}", "{x}.clamp(-0.5, 0.5)", "{x}.clone()", "{x}.contiguous()",
-    "torch.where({x} > 0, {x}, {x} * 0.1)", "{x}.pow(2)", "{x} / ({y}.abs() + 1.0)",
-    "{x} * {y}", "{x} + {y}", "{x} - {y}", "torch.where({x} > 0, {x}, {y})",
-    "torch.addcmul({x}, {y}, {z})", "torch.maximum({x}, {y})", "{x}.lerp({y}, 0.25)",
-    "torch.zeros_like({x})", "torch.ones_like({x}) * {y}", "{x}.mul({x})",
-)  # fmt: skip
-REDUCTIONS = (
-    "{x}.sum()", "{x}.sum({d})", "{x}.mean({d}, keepdim=True)", "torch.softmax({x}, {d})",
-    "{x}.amax({d})", "{x}.matmul({y})", "{x} @ {y}.t()", "torch.cat([{x}, {y}])",
-    "torch.stack([{x}, {y}])", "torch.cat([{x}, {x}], {d})", "{x}.cumsum({d})",
-    "F.dropout({x}, 0.5)", "F.linear({x}, {y})", "F.layer_norm({x}, {x}.shape[-1:])",
-    "{x}.sum() / {x}.numel()", "{x} * {x}.shape[0]", "torch.logsumexp({x}, {d})",
-)  # fmt: skip
-VIEWS = (
-    "{x}.view(-1)", "{x}.view({x}.shape)", "{x}.reshape(-1)", "{x}.flatten()", "{x}.t()", "{x}.mT",
-    "{x}.transpose(0, -1)", "{x}.select({d}, {i})", "{x}[{i}]", "{x}[1:]", "{x}[:2]", "{x}[..., 1:]",
-    "{x}[:, 0]", "{x}[::2]", "{x}[:]", "{x}.narrow({d}, 1, 2)", "{x}.unsqueeze({d})", "{x}.squeeze()",
-    "{x}.squeeze({d})", "{x}.expand(2, *{x}.shape)", "{x}.expand({x}.shape)", "{x}.diagonal()",
-    "{x}.view(-1, 3)", "{x}.as_strided((2, 2), (1, 2), 1)", "{x}.as_strided((3,), (1,))",
-    "{x}.view_as({y})", "{x}.detach()", "{x}.permute(1, 0)", "{x}.movedim(0, -1)",
-    "{x}.unfold(0, 2, 1)", "{x}.chunk(2)[0]", "{x}.split(2)[0]", "{x}.unbind({d})[0]",
-    "{x}.tensor_split(2)[1]", "{x}.expand_as({y})", "{x}[None]", "{x}.view({x}.dtype)",
-    "{x}.broadcast_to({y}.shape)", "{x}.swapaxes(0, 1)", "{x}.unflatten(-1, (-1, 1))",
-    "Identity.apply({x}, 3.0)",
-)  # fmt: skip
-PAIRS = (
-    "{x}.chunk(2)", "{x}.chunk(2, {d})", "{x}.unbind({d})[:2]", "{x}.split(2)[:2]",
-    "{x}.split([1, {x}.shape[0] - 1])", "TwoOutputs.apply({x})", "WithMask.apply({x})",
-    "{x}.tensor_split(2)", "{x}.max({d})", "({x}[0], {x}[1])", "torch.unbind({x})[-2:]",
-)  # fmt: skip
-FUNCTIONS = (
-    "Square.apply({x})", "StraightThrough.apply({x})", "DoubleInPlace.apply({x})",
-    "SaveOutput.apply({x}, {y})", "Identity.apply({x}, 0.5)", "DoubleInPlace.apply({x} * 1.0)",
-)  # fmt: skip
-MUTATIONS = (
-    "{x}.mul_(2.0)", "{x}.add_(1.0)", "{x}.add_({y})", "{x}.mul_({y})", "{x}.sub_({y}, alpha=0.5)",
-    "{x}.copy_({y})", "{x}.zero_()", "{x}.fill_(0.5)", "{x}.sin_()", "{x}.tanh_()", "{x}.sigmoid_()",
-    "{x}.clamp_(-0.5, 0.5)", "{x}.masked_fill_({x} > 0, 0.25)", "{x} += 1.0", "{x} *= {y}",
-    "{x}[{i}] = {y}", "{x}[1:] = 0.25", "{x}[1:] = {x}[:-1].clone()", "{x}[:, 0] = {y}",
-    "{x}[:, 0] = 0.0", "{x}[{x} > 0] = 0.125", "{x}[1:].mul_(0.5)", "{x}[{i}].add_({y})",
-    "{x}.index_put_((torch.tensor([0, 1]),), {y})",
-    "{x}.index_put_((torch.tensor([1, 1]),), {y}, accumulate=True)",
-    "{x}.index_add_({d}, torch.tensor([0, 1]), {y})", "{x}.index_fill_({d}, torch.tensor([0]), 0.5)",
-    "{x}.t().add_(1.0)", "{x}.view(-1).mul_(0.5)", "{x}.diagonal().fill_(0.5)",
-    "{x}.select({d}, 0).copy_({y})", "{x}.unsqueeze(0).mul_(0.5)", "{x}.unbind()[1].sin_()",
-    "{x}.chunk(2)[0].mul_(0.5)", "torch.mul({x}, 0.5, out={y})", "torch.add({x}, {y}, out={z})",
-)  # fmt: skip
-HIDDEN = (
-    "{x}.detach().add_(1.0)", "{x}.data.mul_(0.5)", "{x}.detach()[0].fill_(0.5)",
-    "{x}.data.copy_({y})", "{x}.detach().copy_({y})", "{x}.data[{i}] = 0.5",
-)  # fmt: skip
-METADATA = (
-    "{x}.t_()", "{x}.transpose_(0, -1)", "{x}.squeeze_()", "{x}.unsqueeze_({d})",
-    "{x}.squeeze_({d})", "{x}.swapaxes_(0, 1)",
-)  # fmt: skip
-STORAGE = ("{x}.set_({y})", "{x}.data = {y}", "{x}.resize_(2, 3)", "{x}.detach_()")
-NUMBERS = ("{x} * {k}", "{x}.add_({k})", "{x}.mul_({k})", "torch.full_like({x}, {k})", "{x}[{k} :]")
-REGIONS = (
-    "with torch.no_grad():", "with torch.enable_grad():", "with torch.set_grad_enabled(False):",
-    "with torch.set_grad_enabled(True):", "with torch.autograd.set_grad_enabled(False):",
-)  # fmt: skip
-
-ASSIGN, PAIR, DO, REGION = "assign", "pair", "do", "region"
-FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "pointwise": (ASSIGN, POINTWISE),
-    "reduction": (ASSIGN, REDUCTIONS),
-    "view": (ASSIGN, VIEWS),
-    "pair": (PAIR, PAIRS),
-    "function": (ASSIGN, FUNCTIONS),
-    "mutation": (DO, MUTATIONS),
-    "hidden": (DO, HIDDEN),
-    "metadata": (DO, METADATA),
-    "storage": (DO, STORAGE),
-    "number": (DO, NUMBERS),
-    "region": (REGION, REGIONS),
-}
-# How often a family is drawn, by the theme of the program.
-THEMES: Mapping[str, Mapping[str, float]] = {
-    "mixed": {
-        "pointwise": 4, "reduction": 2, "view": 4, "pair": 1, "function": 1, "mutation": 4,
-        "hidden": 0.5, "metadata": 0.5, "storage": 0.1, "number": 1, "region": 1.5,
-    },
-    "aliases": {"pointwise": 2, "view": 8, "pair": 2, "mutation": 1, "region": 0.5},
-    "mutations": {
-        "pointwise": 2, "view": 3, "mutation": 6, "hidden": 1, "metadata": 1, "storage": 0.3,
-        "number": 0.5, "region": 1.5, "pair": 0.5, "function": 0.5,
-    },
-    "calculus": {"pointwise": 5, "reduction": 3, "view": 2, "function": 1, "mutation": 1.5, "region": 0.7},
-}  # fmt: skip
+from backward import Outcome, write_after, write_plain_after
+from language import Program, Statement, Values, grad_mode, lines_of, load
+from vocabulary import ASSIGN, FAMILIES, HELPERS, PAIR, REGION, THEMES, TWO_TENSOR
 
 LARGEST = 50.0
 """No value above: squares of it and differences of those would drown a real difference."""
@@ -396,18 +87,6 @@ def attempt_at(seed: int, rng: random.Random) -> Program | None:
     return add_after(program, rng)
 
 
-def grad_mode(mode: str) -> Any:
-    """The context a program of this mode is called in."""
-    match mode:
-        case "grad":
-            return torch.enable_grad()
-        case "no_grad":
-            return torch.no_grad()
-        case "inference":
-            return torch.inference_mode()
-    raise ValueError(mode)
-
-
 # -- inputs ----------------------------------------------------------------------------------------
 
 
@@ -427,7 +106,9 @@ def write_inputs(draft: Draft) -> None:
 
 def random_tensor(draft: Draft, requires_grad: bool) -> str:
     rng = draft.rng
-    shape = rng.choice(("(n, 3)", "(n, 3)", "(3, n)", "(n,)", "(3,)", "(3, 3)", "(2, n, 3)", "()", "(1, 3)"))
+    shape = rng.choice(
+        ("(n, 3)", "(n, 3)", "(3, n)", "(n,)", "(3,)", "(3, 3)", "(2, n, 3)", "()", "(1, 3)")
+    )
     new = f"torch.randn({shape}, generator=g, dtype={draft.dtype})"
     flag = ".requires_grad_()" if requires_grad else ""
     if draft.subclass and rng.random() < 0.7:
@@ -481,8 +162,8 @@ def views_of_base(draft: Draft) -> None:
         draft.extra.append(leaf)
     views = (
         "{b}[0]", "{b}[1]", "{b}[:2]", "{b}[1:]", "{b}[2:]", "{b}.t()", "{b}.view(-1)", "{b}[:, 0]",
-        "{b}[:, 1:]", "{b}.view(3, -1)", "{b}.detach()", "{b}.unsqueeze(0)", "{b}[::2]", "{b}.chunk(2)[0]",
-        "{b}.unbind()[0]", "{b}.unbind()[1]", "{b}.as_strided((2,), (1,), 1)",
+        "{b}[:, 1:]", "{b}.view(3, -1)", "{b}.detach()", "{b}.unsqueeze(0)", "{b}[::2]",
+        "{b}.chunk(2)[0]", "{b}.unbind()[0]", "{b}.unbind()[1]", "{b}.as_strided((2,), (1,), 1)",
     )  # fmt: skip
     for view in rng.sample(views, rng.choice((1, 2, 2, 3))):
         name = draft.fresh("a")
@@ -499,9 +180,13 @@ def leaf_with_view(draft: Draft) -> None:
     rng = draft.rng
     leaf, name = draft.fresh("leaf"), draft.fresh("a")
     draft.inputs.append(
-        Statement(f"{leaf} = torch.randn((n, 3), generator=g, dtype={draft.dtype}).requires_grad_()")
+        Statement(
+            f"{leaf} = torch.randn((n, 3), generator=g, dtype={draft.dtype}).requires_grad_()"
+        )
     )
-    view = Statement(f"{name} = {leaf}{rng.choice(('[1:]', '.t()', '[0]', '.view(-1)', '.detach()'))}")
+    view = Statement(
+        f"{name} = {leaf}{rng.choice(('[1:]', '.t()', '[0]', '.view(-1)', '.detach()'))}"
+    )
     if rng.random() < 0.5:
         view = Statement("with torch.no_grad():", (view,))
     draft.inputs.append(view)
@@ -559,7 +244,9 @@ def draw(draft: Draft, family: str, theme: Mapping[str, float]) -> Statement | N
 
 def draw_region(draft: Draft, header: str, theme: Mapping[str, float]) -> Statement | None:
     rng = draft.rng
-    inner = {family: weight for family, weight in theme.items() if family not in ("region", "storage")}
+    inner = {
+        family: weight for family, weight in theme.items() if family not in ("region", "storage")
+    }
     outer = torch.is_grad_enabled()
     torch.set_grad_enabled("enable" in header.partition("(")[0] or "True" in header)
     if "set_grad_enabled" in header:
@@ -598,7 +285,7 @@ def execute(draft: Draft, text: str) -> bool:
     torch.manual_seed(0)
     try:
         exec(text, namespace)
-    except Exception:  # whatever eager says of a random line, the line is not used
+    except Exception:  # noqa: BLE001 - whatever eager says of a random line, the line is not used
         return False
     new = {name: value for name, value in namespace.items() if name not in SCOPE and name[0] != "_"}
     if any(too_large(value) for value in new.values()):
@@ -608,7 +295,9 @@ def execute(draft: Draft, text: str) -> bool:
 
 
 def make_scope() -> Values:
-    text = "\n".join(["import torch", "import torch.nn.functional as F", TWO_TENSOR, *HELPERS.values()])
+    text = "\n".join(
+        ["import torch", "import torch.nn.functional as F", TWO_TENSOR, *HELPERS.values()]
+    )
     scope: Values = {}
     exec(text, scope)
     return scope
@@ -641,11 +330,16 @@ def choose_outputs(draft: Draft) -> tuple[str, ...]:
             case "name":
                 outputs.append(name)
             case "view":
-                outputs.append(name + rng.choice((".view(-1)", ".t()", "[0]", ".detach()", "[:]", ".unsqueeze(0)")))
+                outputs.append(
+                    name
+                    + rng.choice((".view(-1)", ".t()", "[0]", ".detach()", "[:]", ".unsqueeze(0)"))
+                )
             case "copy":
                 outputs.append(f"{name} * 2.0")
             case "odd":
-                outputs.append(rng.choice(("None", "3", f"{name}.dim()", "'done'", f"[{name}, None]")))
+                outputs.append(
+                    rng.choice(("None", "3", f"{name}.dim()", "'done'", f"[{name}, None]"))
+                )
             case "again":
                 outputs.append(outputs[-1] if outputs else name)
     accepted = [text for text in outputs if evaluates(draft, text)]
@@ -655,22 +349,12 @@ def choose_outputs(draft: Draft) -> tuple[str, ...]:
 def evaluates(draft: Draft, text: str) -> bool:
     try:
         eval(text, SCOPE | draft.values)
-    except Exception:  # as in `execute`
+    except Exception:  # noqa: BLE001 - as in `execute`
         return False
     return True
 
 
 # -- backward --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What eager made of the forward: what `after` may be written about."""
-
-    outputs: tuple[str, ...]
-    """Expressions in `out` of the differentiable outputs."""
-    wrt: tuple[str, ...]
-    tensors: tuple[str, ...]
 
 
 def add_after(program: Program, rng: random.Random) -> Program | None:
@@ -693,7 +377,7 @@ def eager_outcome(program: Program) -> Outcome | None:
     try:
         with grad_mode(program.mode):
             out = module["program"](*arguments.values())
-    except Exception:  # the text of a program may differ from the lines run one by one
+    except Exception:  # noqa: BLE001 - the text of a program may differ from the lines run one by one
         return None
     flat: list[tuple[str, object]] = []
     for index, value in enumerate(out):
@@ -724,96 +408,6 @@ def eager_accepts(program: Program) -> bool:
         out = module["program"](*arguments.values())
     try:
         seen = list(module["after"](arguments, extra, out))
-    except Exception:  # an error in backward is a result too; the caller decides whether to keep it
+    except Exception:  # noqa: BLE001 - an error in backward is a result too; the caller decides whether to keep it
         return False
     return not any(too_large(value) for _, values in seen for value in values)
-
-
-def write_after(program: Program, outcome: Outcome, rng: random.Random) -> list[Statement]:
-    statements: list[Statement] = []
-    if outcome.tensors and rng.random() < 0.3:
-        statements.append(mutation_between(outcome, rng))
-    if program.mode == "grad" and outcome.outputs and outcome.wrt:
-        writers: list[Callable[[Outcome, random.Random], list[Statement]]]
-        writers = [plain_backward, plain_backward, loss_backward, partial_grads, second_order, twice]
-        statements += rng.choice(writers)(outcome, rng)
-    return statements
-
-
-def write_plain_after(program: Program, outcome: Outcome, rng: random.Random) -> list[Statement]:
-    if program.mode != "grad" or not outcome.outputs or not outcome.wrt:
-        return []
-    return plain_backward(outcome, rng)
-
-
-def mutation_between(outcome: Outcome, rng: random.Random) -> Statement:
-    target = rng.choice(outcome.tensors)
-    action = Statement(target + rng.choice((".add_(0.5)", ".mul_(0.5)", ".zero_()", ".detach().add_(1.0)")))
-    if rng.random() < 0.5:
-        return Statement("with torch.no_grad():", (action,))
-    return action
-
-
-def some(items: Sequence[str], rng: random.Random) -> list[str]:
-    chosen = rng.sample(list(items), rng.randint(1, len(items)))
-    return sorted(chosen)
-
-
-def tangents(outputs: Sequence[str], rng: random.Random) -> str:
-    forms = ("", "", "", ", 'expanded'", ", 'transposed'")
-    texts = (f"tangent({out}, {seed}{rng.choice(forms)})" for seed, out in enumerate(outputs))
-    return "[" + ", ".join(texts) + "]"
-
-
-def plain_backward(outcome: Outcome, rng: random.Random) -> list[Statement]:
-    outputs = some(outcome.outputs, rng)
-    call = f"torch.autograd.backward([{', '.join(outputs)}], {tangents(outputs, rng)})"
-    return [Statement(call)]
-
-
-def loss_backward(outcome: Outcome, rng: random.Random) -> list[Statement]:
-    outputs = some(outcome.outputs, rng)
-    loss = " + ".join(f"({out} * tangent({out}, {seed})).sum()" for seed, out in enumerate(outputs))
-    return [Statement(f"({loss}).backward()")]
-
-
-def twice(outcome: Outcome, rng: random.Random) -> list[Statement]:
-    """Two passes through one graph, the second maybe through other outputs."""
-    first, second = some(outcome.outputs, rng), some(outcome.outputs, rng)
-    return [
-        Statement(
-            f"torch.autograd.backward([{', '.join(first)}], {tangents(first, rng)}, retain_graph=True)"
-        ),
-        Statement(f"torch.autograd.backward([{', '.join(second)}], {tangents(second, rng)})"),
-    ]
-
-
-def partial_grads(outcome: Outcome, rng: random.Random) -> list[Statement]:
-    outputs, wrt = some(outcome.outputs, rng), some(outcome.wrt, rng)
-    first = (
-        f"torch.autograd.grad([{', '.join(outputs)}], [{', '.join(wrt)}], {tangents(outputs, rng)}, "
-        "allow_unused=True, retain_graph=True)"
-    )
-    rest = some(outcome.outputs, rng)
-    return [
-        Statement(f'yield "grad", {first}'),
-        *([Statement(f"torch.autograd.backward([{', '.join(rest)}], {tangents(rest, rng)})")]
-          if rng.random() < 0.5 else []),
-    ]  # fmt: skip
-
-
-def second_order(outcome: Outcome, rng: random.Random) -> list[Statement]:
-    outputs, wrt = some(outcome.outputs, rng), some(outcome.wrt, rng)
-    inputs = f"[{', '.join(wrt)}]"
-    first = (
-        f"grads = torch.autograd.grad([{', '.join(outputs)}], {inputs}, {tangents(outputs, rng)}, "
-        "allow_unused=True, create_graph=True)"
-    )
-    statements = [Statement(first), Statement('yield "grad", grads')]
-    if rng.random() < 0.2:
-        statements += [
-            Statement(f"grads = second(grads, {inputs}, create_graph=True)"),
-            Statement('yield "second", grads'),
-        ]
-        return [*statements, Statement(f'yield "third", second(grads, {inputs})')]
-    return [*statements, Statement(f'yield "second", second(grads, {inputs})')]
