@@ -1,0 +1,96 @@
+"""Where a graph's node comes from in the user's program: file, line, text, and a name for it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import keyword
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import fx
+
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?P<text>[^\n]*)')
+_TORCH = str(Path(torch.__file__).parent)
+# Parts of a source path that say how a module holds a thing and not which thing it is.
+_HOLDERS = frozenset({"_parameters", "_buffers", "_modules", "L", "G", "self", "parameters", "modules", "buffers"})
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    text: str
+
+    @property
+    def short(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def origin(node: fx.Node) -> Origin | None:
+    """The innermost line outside torch that led to `node`, else torch's own innermost line."""
+    return parse(node.meta.get("stack_trace"))
+
+
+def first(gm: fx.GraphModule) -> Origin | None:
+    """The first line of the user's program that a graph has something of."""
+    found = (origin(node) for node in gm.graph.nodes if node.op.startswith("call"))
+    return next((o for o in found if o is not None), None)
+
+
+@functools.lru_cache(maxsize=4096)
+def parse(stack_trace: str | None) -> Origin | None:
+    """The innermost line outside torch of a stack trace as torch records it."""
+    if not stack_trace:
+        return None
+    frames = list(_FRAME.finditer(stack_trace))
+    if not frames:
+        return None
+    outside = [f for f in frames if not f["file"].startswith(_TORCH)]
+    frame = (outside or frames)[-1]
+    return Origin(frame["file"], int(frame["line"]), frame["text"].strip())
+
+
+@functools.lru_cache(maxsize=4096)
+def assigned_name(text: str) -> str | None:
+    """The name that a line of the user's assigns its result to."""
+    try:
+        (statement,) = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return None
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.AugAssign(target=ast.Name(id=name)):
+            return name
+        case _:
+            return None
+
+
+def identifier(text: str) -> str:
+    """`text` made into a name that can stand in source."""
+    name = re.sub(r"\W+", "_", text).strip("_") or "value"
+    if name[0].isdigit():
+        name = f"v{name}"
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def input_name(source: str) -> str:
+    """A readable name for what the user's program reaches as `source`.
+
+    `L['self']._modules['fc1']._parameters['weight']` becomes `fc1_weight`, `L['x']` becomes `x`.
+    """
+    parts = re.findall(r"[A-Za-z_]\w*|\d+", source)
+    kept = [p for p in parts if p not in _HOLDERS] or parts[-1:] or ["value"]
+    return identifier("_".join(kept))
+
+
+def source_text(source: str) -> str:
+    """`source` as the user would write it: `self.fc1.weight`."""
+    text = re.sub(r"^[LG]\['(\w+)'\]", r"\1", source)
+    text = re.sub(r"\.(?:_parameters|_buffers|_modules)\['([^']+)'\]", r".\1", text)
+    return text

@@ -1,0 +1,120 @@
+"""The backward direction of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+from torch import fx
+
+from straightline.capture.contract import Contract, places
+from straightline.capture.origins import identifier
+from straightline.runtime import body, forward, support
+from straightline.runtime.steps import modes, rng, saved, subclasses, tangents
+from straightline.runtime.writer import Writer, tuple_of
+from straightline.torch_private import switches
+
+
+def emit(
+    writer: Writer,
+    contract: Contract,
+    graph: fx.GraphModule,
+    function: str,
+    *,
+    compile_id: str,
+    saved_names: Sequence[str],
+    second_order: object,
+    rng_states: object,
+) -> None:
+    """Write the function that autograd calls with the node and a list of gradients.
+
+    `second_order(ctx, grads)` is called instead when a graph of the gradients is wanted.
+    """
+    names = _names(writer, contract, saved_names)
+    positions = {number: i for i, number in enumerate(forward.returned(contract))}
+    with writer.block(f"def {function}(ctx, grads, entered=False):"):
+        _emit_state(writer, contract, function, second_order)
+        with writer.duty("backward_prologue"):
+            received = [writer.name(_tangent_name(t.description)) for t in contract.tangents]
+            for tangent, name in zip(contract.tangents, received, strict=True):
+                writer.line(f"{name} = grads[{positions[tangent.position]}]")
+            writer.line("grads.clear()")
+            saved.emit_load(writer, contract, names)
+            flat_tangents = tangents.emit(writer, contract, compile_id, received)
+        with modes.without_autocast(writer, contract):
+            inputs = [*names.numbers, *names.tensors, *names.opaque, *flat_tangents]
+            inputs += ["None"] * contract.backward_tokens
+            inputs += rng.backward_inputs(writer, contract, rng_states)
+            flat = body.emit(
+                writer,
+                graph,
+                inputs,
+                needed=range(_flat_gradients(contract) + int(contract.rng.functional)),
+                own=set(inputs) | set(received),
+            )
+        if contract.backward_tokens:
+            flat = flat[: -contract.backward_tokens]
+        with writer.duty("backward_epilogue"):
+            rng.emit_backward_offset(writer, contract, flat)
+            parts = iter(flat)
+            gradients = [
+                subclasses.wrap_named(writer, layout, parts, "grad")
+                for layout in contract.gradients
+            ]
+            writer.line(f"return {tuple_of(gradients)}")
+
+
+def _flat_gradients(contract: Contract) -> int:
+    return sum(places(layout) for layout in contract.gradients)
+
+
+def _names(writer: Writer, contract: Contract, kept: Sequence[str]) -> saved.SavedNames:
+    """The names that forward had for what it saved; its arguments' names stand for nothing else here."""
+    inputs = {item.name for item in (*contract.arguments, *contract.inputs)}
+    names: list[str] = []
+    for value in kept:
+        fits = value in inputs and value not in names
+        names.append(value if fits else writer.name(identifier(value)))
+    tensors = contract.saved.tensors
+    opaque = tensors + contract.saved.opaque
+    return saved.SavedNames(tuple(names[:tensors]), tuple(names[tensors:opaque]), tuple(names[opaque:]))
+
+
+def _tangent_name(description: str) -> str:
+    return f"grad_{identifier(description.replace('output ', 'out'))}"
+
+
+def _emit_state(
+    writer: Writer, contract: Contract, function: str, second_order: object
+) -> None:
+    """Nothing guards a backward: the state it runs in is read now."""
+    if contract.backward_state is not None:
+        refuse = writer.bind(support.needs_compiled_autograd, "needs_compiled_autograd")
+        writer.line(f"raise {refuse}()")
+        return
+    is_grad_enabled = writer.bind(switches.is_grad_enabled, "is_grad_enabled")
+    with writer.block(f"if {is_grad_enabled}():"):
+        if contract.backward_mutates:
+            refuse = writer.bind(support.mutates_under_create_graph, "mutates_under_create_graph")
+            writer.line(f"raise {refuse}()")
+        else:
+            again = writer.bind(second_order, "second_order")
+            writer.line(f"return {again}(ctx, grads)")
+    has_stashed = writer.bind(switches.has_stashed, "has_stashed")
+    get_stashed = writer.bind(switches.get_stashed, "get_stashed")
+    context = writer.name("context")
+    with writer.block(f'if not entered and {has_stashed}("context"):'):
+        writer.line(f'{context} = {get_stashed}("context")')
+        with writer.block(f"if {context} is not None:"):
+            writer.line(f"return {context}.run({function}, ctx, grads, True)")
+    functorch = writer.bind(switches.functorch_stack, "functorch_stack")
+    refuse = writer.bind(support.inside_functorch, "inside_functorch")
+    with writer.block(f"if {functorch}() is not None:"):
+        writer.line(f"raise {refuse}()")
+    if contract.modes.deterministic is False:
+        deterministic = writer.bind(switches.are_deterministic, "are_deterministic")
+        refuse = writer.bind(support.became_deterministic, "became_deterministic")
+        with writer.block(f"if {deterministic}():"):
+            writer.line(f"raise {refuse}()")
+
+

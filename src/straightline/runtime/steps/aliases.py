@@ -1,0 +1,153 @@
+"""Outputs that look at memory the caller can reach otherwise: regenerated from their base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from straightline.capture.contract import Contract, From, Output, ViewStep
+from straightline.capture.origins import identifier
+from straightline.runtime import support
+from straightline.runtime.body import callee
+from straightline.runtime.writer import Writer, literal
+from straightline.torch_private import operations
+from straightline.torch_private.marks import DYNAMIC_MARK
+
+
+
+
+def needs_value(output: Output) -> bool:
+    """The graph's own result is needed; else the output is had from its base alone."""
+    return not output.alias or (output.origin is not From.INPUT and output.replay is None)
+
+
+def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> list[str]:
+    """Expressions for what the caller gets. `values` are the graph's results past the mutations:
+    outputs, then intermediate bases; unneeded ones may be anything.
+    """
+    shared: dict[tuple[str, str], str] = {}
+    results: list[str] = []
+    for output, value in zip(contract.outputs, values, strict=False):
+        if output.origin is From.INPUT:
+            assert output.base is not None
+            results.append(contract.inputs[output.base].name)
+        elif output.alias:
+            with writer.duty("output_alias_wrapper"):
+                base = _base(contract, output, values)
+                results.append(_view(writer, contract, output, base, value, shared))
+        else:
+            results.append(value)
+        if output.dynamic:
+            results[-1] = _mark(writer, output, results[-1])
+    return results
+
+
+def _base(contract: Contract, output: Output, values: Sequence[str]) -> str:
+    assert output.base is not None
+    match output.origin:
+        case From.VIEW_OF_INPUT:
+            return contract.inputs[output.base].name
+        case From.VIEW_OF_OUTPUT:
+            return values[output.base]
+        case _:
+            return values[len(contract.outputs) + output.base]
+
+
+def _base_requires_grad(contract: Contract, output: Output) -> bool:
+    """Whether the base requires grad by the time that the view is taken."""
+    assert output.base is not None
+    match output.origin:
+        case From.VIEW_OF_INPUT:
+            mutated = any(m.input == output.base and m.requires_grad for m in contract.mutations)
+            return mutated or contract.inputs[output.base].requires_grad
+        case From.VIEW_OF_OUTPUT:
+            return contract.outputs[output.base].requires_grad
+        case _:
+            return contract.kind == "training"
+
+
+def _view(
+    writer: Writer,
+    contract: Contract,
+    output: Output,
+    base: str,
+    value: str,
+    shared: dict[tuple[str, str], str],
+) -> str:
+    tracked = _base_requires_grad(contract, output)
+    recorded = tracked and output.differentiable
+    name = writer.name("view")
+    if tracked and recorded != contract.modes.grad_enabled:
+        mode = torch.enable_grad if recorded else torch.no_grad
+        with writer.block(f"with {writer.bind(mode, mode.__name__)}():"):
+            _replay(writer, output, base, value, name, {})
+    else:
+        _replay(writer, output, base, value, name, shared)
+    if tracked and not output.requires_grad and contract.modes.grad_enabled:
+        writer.line(f"{name} = {name}.detach()")
+    elif output.requires_grad and not tracked:
+        writer.line(f"{name}.requires_grad_(True)")
+    return name
+
+
+def _replay(
+    writer: Writer,
+    output: Output,
+    base: str,
+    value: str,
+    name: str,
+    shared: dict[tuple[str, str], str],
+) -> None:
+    if output.replay is None:
+        view_as = writer.bind(support.view_like, "view_like")
+        writer.line(f"{name} = {view_as}({base}, {value})")
+        return
+    if not output.replay:
+        alias = writer.bind(operations.builtin(operations.find("aten::alias")), "aten_alias")
+        writer.line(f"{name} = {alias}({base})")
+    current = base
+    for number, step in enumerate(output.replay):
+        last = number == len(output.replay) - 1
+        target = name if last else writer.name("view")
+        call = _step(writer, step, current)
+        if step.pick is None:
+            writer.line(f"{target} = {call}")
+        else:
+            # One call makes all the items of a split, as in eager; they share a grad_fn.
+            if (current, call) not in shared:
+                shared[current, call] = writer.name("views")
+                writer.line(f"{shared[current, call]} = {call}")
+            writer.line(f"{target} = {shared[current, call]}[{step.pick}]")
+        current = target
+
+
+def _step(writer: Writer, step: ViewStep, base: str) -> str:
+    arguments = [_argument(writer, a) for a in step.arguments]
+    arguments += [f"{k}={_argument(writer, v)}" for k, v in step.keywords]
+    return f"{callee(writer, operations.find(step.op))}({', '.join([base, *arguments])})"
+
+
+def _argument(writer: Writer, value: object) -> str:
+    match value:
+        case str():
+            return value
+        case tuple():
+            return f"[{', '.join(_argument(writer, v) for v in value)}]"
+        case torch.dtype():
+            return writer.bind(value, str(value).removeprefix("torch."))
+        case _:
+            return literal(value) or writer.bind(value, identifier(type(value).__name__))
+
+
+def _mark(writer: Writer, output: Output, value: str) -> str:
+    """Tell Dynamo's next graph which sizes vary."""
+    name = value
+    if not value.isidentifier():
+        name = writer.name("out")
+        writer.line(f"{name} = {value}")
+    marks = ", ".join(map(str, output.dynamic))
+    if output.origin is From.INPUT:
+        marks = f"*getattr({name}, {DYNAMIC_MARK!r}, ()), {marks}"
+    writer.line(f"{name}.{DYNAMIC_MARK} = {{{marks}}}")
+    return name

@@ -1,0 +1,87 @@
+"""Between the contract's numbering and the graph's flat one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from straightline.capture.contract import Contract, From, Subclass, places
+from straightline.runtime.steps import aliases, subclasses
+from straightline.runtime.writer import Writer
+
+
+def graph_inputs(writer: Writer, contract: Contract, names: Sequence[str]) -> list[str]:
+    """Flat expressions for the graph's placeholders: tokens, then the inputs taken apart."""
+    flat = ["None"] * contract.forward_tokens
+    for item, name in zip(contract.inputs, names, strict=True):
+        source = (
+            contract.arguments[item.argument].source if item.argument is not None else item.name
+        )
+        flat += subclasses.unwrap(writer, item, name, source)
+    return flat
+
+
+def needed_values(contract: Contract) -> frozenset[int]:
+    """Numbers of the values (mutated inputs, outputs, bases) that are not had from elsewhere."""
+    mutated = len(contract.mutations)
+    needed = set(range(mutated))
+    for position, output in enumerate(contract.outputs):
+        if aliases.needs_value(output):
+            needed.add(mutated + position)
+        if output.alias and output.origin is From.VIEW_OF_OUTPUT:
+            assert output.base is not None
+            needed.add(mutated + output.base)
+        if output.alias and output.origin is From.VIEW_OF_BASE:
+            assert output.base is not None
+            needed.add(mutated + len(contract.outputs) + output.base)
+    if contract.kind == "training":
+        needed.update(range(mutated + len(contract.outputs), contract.returns))
+    return frozenset(needed)
+
+
+def flat_positions(contract: Contract, needed: Collection[int]) -> frozenset[int]:
+    """Where the needed values, and all that follows the returned ones, stand among the graph's outputs."""
+    flat: set[int] = set(range(contract.forward_tokens))
+    position = contract.forward_tokens
+    for number, layout in enumerate(contract.return_layouts()):
+        count = places(layout)
+        if number in needed:
+            flat.update(range(position, position + count))
+        position += count
+    rest = int(contract.rng.functional)
+    saved = contract.saved
+    rest += saved.tensors + saved.opaque + saved.numbers
+    return frozenset(flat | set(range(position, position + rest)))
+
+
+def wrapped(
+    writer: Writer, contract: Contract, flat: Sequence[str], needed: Collection[int]
+) -> list[str]:
+    """One expression per value, subclasses put together; "None" for those not needed."""
+    values = []
+    parts = iter(flat)
+    for number, layout in enumerate(contract.return_layouts()):
+        if number in needed or not isinstance(layout, Subclass):
+            values.append(subclasses.wrap_named(writer, layout, parts, "wrapped"))
+        else:
+            for _ in range(layout.places):
+                next(parts)
+            values.append("None")
+    return values
+
+
+def flat_returns(contract: Contract) -> int:
+    """How many of the graph's outputs make up the values."""
+    return sum(places(layout) for layout in contract.return_layouts())
+
+
+def kept_inputs(contract: Contract) -> frozenset[str]:
+    """Names of inputs and arguments that are needed after the graph ran."""
+    kept = {contract.inputs[m.input].name for m in contract.mutations}
+    kept |= {
+        contract.inputs[o.base].name
+        for o in contract.outputs
+        if o.base is not None and o.origin in (From.INPUT, From.VIEW_OF_INPUT)
+    }
+    kept |= {contract.arguments[a].name for a in contract.restrided}
+    kept |= {contract.arguments[m].name for b in contract.bases for m in b.mutated}
+    return frozenset(kept)

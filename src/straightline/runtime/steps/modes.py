@@ -1,0 +1,95 @@
+"""Global state around the graph: set for the call, put back whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from straightline.capture.contract import Contract
+from straightline.runtime.writer import Writer
+from straightline.torch_private import switches
+
+
+@contextlib.contextmanager
+def without_autocast(writer: Writer, contract: Contract) -> Iterator[None]:
+    """The graph holds its casts already."""
+    if not contract.modes.autocast:
+        yield
+        return
+    disable = writer.bind(switches.DisableAutocast, "DisableAutocast")
+    with writer.block(f"with {disable}():"):
+        yield
+
+
+@contextlib.contextmanager
+def grad_mode(writer: Writer, now: bool, *, wanted: bool, needed: bool = True) -> Iterator[None]:
+    """Grad mode is `wanted` inside and `now` again after, exceptions included."""
+    if now == wanted or not needed:
+        yield
+        return
+    switch = writer.bind(switches.set_grad_enabled, "set_grad_enabled")
+    with writer.duty("runtime_wrapper_orchestration"):
+        writer.line(f"{switch}({wanted})")
+    with writer.block("try:"):
+        yield
+    with writer.duty("runtime_wrapper_orchestration"), writer.block("finally:"):
+        writer.line(f"{switch}({now})")
+
+
+@contextlib.contextmanager
+def view_tracking(writer: Writer, *, needed: bool) -> Iterator[None]:
+    """Views made inside can be replayed on another base."""
+    if not needed:
+        yield
+        return
+    enabled = writer.bind(switches.is_view_replay_enabled, "is_view_replay_enabled")
+    switch = writer.bind(switches.set_view_replay_enabled, "set_view_replay_enabled")
+    before = writer.name("view_replay")
+    writer.line(f"{before} = {enabled}()")
+    writer.line(f"{switch}(True)")
+    with writer.block("try:"):
+        yield
+    with writer.block("finally:"):
+        writer.line(f"{switch}({before})")
+
+
+@contextlib.contextmanager
+def without_saved_tensor_hooks(writer: Writer, contract: Contract) -> Iterator[None]:
+    """Saved-tensor hooks are part of the graphs, and must not run a second time."""
+    if not contract.modes.hooks_inlined:
+        yield
+        return
+    read = writer.bind(switches.saved_hooks_disabled_message, "saved_hooks_disabled_message")
+    disable = writer.bind(switches.disable_saved_hooks, "disable_saved_hooks")
+    enable = writer.bind(switches.enable_saved_hooks, "enable_saved_hooks")
+    message = writer.bind(switches.HOOKS_INLINED, "HOOKS_INLINED")
+    before = writer.name("hooks_disabled")
+    writer.line(f"{before} = {read}()")
+    writer.line(f"{disable}({message}, False)")
+    with writer.block("try:"):
+        yield
+    with writer.block("finally:"):
+        with writer.block(f"if {before} is None:"):
+            writer.line(f"{enable}()")
+        with writer.block("else:"):
+            writer.line(f"{disable}({before}, False)")
+
+
+def emit_grad_after(writer: Writer, contract: Contract) -> None:
+    """The user's function leaves grad mode changed."""
+    if contract.modes.grad_after is not None:
+        switch = writer.bind(switches.set_grad_enabled, "set_grad_enabled")
+        writer.line(f"{switch}({contract.modes.grad_after})")
+
+
+def emit_prologue_range(writer: Writer, contract: Contract) -> None:
+    """Under a profiler, the range that torch shows for what runs ahead of the graph.
+
+    It is empty: whatever has to happen ahead of the graph stands in the function's own lines.
+    """
+    if not contract.profile:
+        return
+    profiler = writer.bind(switches.profiler, "profiler")
+    record = writer.bind(switches.record_prologue, "record_prologue")
+    with writer.block(f"if {profiler}._is_profiler_enabled:"):
+        writer.line(f"{record}()")

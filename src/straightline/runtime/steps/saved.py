@@ -1,0 +1,81 @@
+"""What forward keeps for backward, and how backward gets at it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from straightline.capture.contract import Contract
+from straightline.runtime.writer import Writer, tuple_of
+from straightline.torch_private.marks import DYNAMIC_MARK
+
+
+@dataclass(frozen=True)
+class SavedNames:
+    """Names that backward's saved values go by, each kind in order."""
+
+    tensors: tuple[str, ...]
+    opaque: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+def emit_save(writer: Writer, contract: Contract, values: Sequence[str], token: str | None) -> None:
+    """Keep `values`: checked tensors, unchecked ones, opaque objects, numbers."""
+    saved = contract.saved
+    tensors = [
+        _detached(writer, contract, i, value) for i, value in enumerate(values[: saved.tensors])
+    ]
+    opaque = values[saved.tensors : saved.tensors + saved.opaque]
+    numbers = values[saved.tensors + saved.opaque :]
+    checked = tensors[: saved.checked] + ([token] if token else [])
+    if checked:
+        writer.line(f"ctx.to_save = {tuple_of(checked)}")
+    if saved.unchecked:
+        writer.line(f"ctx._tensors_no_vc_check = {tuple_of(tensors[saved.checked :])}")
+    if saved.opaque:
+        writer.line(f"ctx.opaque_objects = {tuple_of(opaque)}")
+    if saved.numbers:
+        writer.line(f"ctx.symints = {tuple_of(numbers)}")
+
+
+def _detached(writer: Writer, contract: Contract, index: int, value: str) -> str:
+    """`value`, detached where it is a view: a saved view would keep its own graph alive."""
+    saved = contract.saved
+    if index in saved.view:
+        expression = f"{value}.detach()"
+    elif index in saved.maybe_view:
+        expression = f"{value}.detach() if {value}._is_view() else {value}"
+    else:
+        expression = value
+    marks = dict(saved.dynamic).get(index)
+    if marks is None:
+        return expression
+    name = value
+    if expression != value:
+        name = writer.name(f"{value}_saved" if value.isidentifier() else "saved")
+        writer.line(f"{name} = {expression}")
+    dims = ", ".join(map(str, marks))
+    if index in saved.view:
+        writer.line(f"{name}.{DYNAMIC_MARK} = {{{dims}}}")
+    else:
+        writer.line(f"{name}.{DYNAMIC_MARK} = {{*getattr({name}, {DYNAMIC_MARK!r}, ()), {dims}}}")
+    return name
+
+
+def emit_load(writer: Writer, contract: Contract, names: SavedNames) -> None:
+    """Unpack what forward kept; with it gone from the node, each value dies after its last use."""
+    saved = contract.saved
+    checked = list(names.tensors[: saved.checked])
+    if saved.token:
+        checked.append(writer.name("_token"))
+    _unpack(writer, checked, "ctx.saved_tensors")
+    _unpack(writer, names.tensors[saved.checked :], "ctx._tensors_no_vc_check")
+    _unpack(writer, names.opaque, "ctx.opaque_objects")
+    _unpack(writer, names.numbers, "ctx.symints")
+    if checked:
+        writer.line("ctx.maybe_clear_saved_tensors()")
+
+
+def _unpack(writer: Writer, names: Sequence[str], source: str) -> None:
+    if names:
+        writer.line(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {source}")

@@ -1,0 +1,95 @@
+"""Autograd functions as torch's engine and compiled autograd expect them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.runtime_wrappers import (
+    AutogradLazyBackwardCompileInfo,
+    _codegen_backward_epilogue,
+    _codegen_backward_prologue,
+)
+from torch._functorch._aot_autograd.subclass_codegen import codegen_backward_subclass_fns
+from torch.autograd.function import FunctionMeta
+
+from straightline.torch_private.stages import Stages
+
+
+class _Lazy(FunctionMeta):
+    """Attributes that compiled autograd reads off the class are made when first read."""
+
+    facts: Mapping[str, Callable[[], object]]
+
+    def __getattr__(cls, name: str) -> Any:
+        facts: Mapping[str, Callable[[], object]] = cls.__dict__.get("_straightline_facts", {})
+        if name not in facts:
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+        value = facts[name]()
+        setattr(cls, name, value)
+        return value
+
+
+def function_class(
+    name: str, body: Mapping[str, object], stages: Stages, *, token: bool
+) -> type[torch.autograd.Function]:
+    """A `torch.autograd.Function` with the given forward and backward.
+
+    Gradients arrive as one mutable list, so that backward can drop each after its last use. What
+    forward did not have to keep reads as empty. `token`: the last checked tensor saved is none of the
+    graph's.
+    """
+    attributes: dict[str, object] = {
+        **body,
+        "boxed_grads_call": True,
+        "_straightline_facts": _facts(stages, token=token),
+        "_compiled_autograd_key": staticmethod(_compiled_autograd_key),
+    }
+    cls = _Lazy(name, (torch.autograd.Function,), attributes)
+    node = cls._backward_cls  # type: ignore[attr-defined]
+    node.symints = ()
+    node.opaque_objects = ()
+    node._tensors_no_vc_check = ()
+    return cls  # type: ignore[return-value]
+
+
+def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:
+    return (ctx._autograd_function_id, *ctx.symints)
+
+
+def _facts(stages: Stages, *, token: bool) -> Mapping[str, Callable[[], object]]:
+    meta, subclass, backward = stages.meta, stages.subclass, stages.backward
+    tracing, compiling, aot_id = stages.tracing, stages.compile, stages.aot_id
+    fns = functools.cache(
+        lambda: (None, None)
+        if subclass is None
+        else codegen_backward_subclass_fns(grad_input_metas=subclass.grad_input_metas)
+    )
+
+    def prologue() -> object:
+        made = _codegen_backward_prologue(meta, subclass, fns()[0])
+        if not token:
+            return made
+        last = (meta.num_tensors_saved_with_no_vc_check or 0) + 1
+
+        def without_token(saved: Any, *rest: Any) -> Any:
+            kept = list(saved)
+            del kept[len(kept) - last]
+            return made(tuple(kept), *rest)
+
+        return without_token
+
+    return {
+        "metadata": lambda: meta,
+        "maybe_subclass_metadata": lambda: subclass,
+        "_aot_id": lambda: aot_id,
+        "_lazy_backward_info": lambda: AutogradLazyBackwardCompileInfo(
+            backward, [], tracing, compiling  # type: ignore[arg-type]
+        ),
+        "_bw_prologue_fn": prologue,
+        "_bw_epilogue_fn": lambda: _codegen_backward_epilogue(meta, subclass, fns()[1]),
+        "num_symints_saved_for_bw": lambda: meta.num_symints_saved_for_bw,
+    }
+

@@ -1,0 +1,126 @@
+"""What Dynamo says about a graph it captured, and about what it made of a function."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C import _DisableAutocast
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo.callback import CallbackTrigger, callback_handler
+from torch._dynamo.eval_frame import innermost_fn
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.utils import GmWrapper, counters, flatten_graph_inputs
+from torch._guards import CompileContext, TracingContext, compile_context, tracing
+
+RestartAnalysis = TensorifyScalarRestartAnalysis
+flatten_inputs = flatten_graph_inputs
+_unnamed = itertools.count()
+
+
+def function_name() -> str:
+    """The name of the user's function that is being compiled: `Net` for `Net.forward`."""
+    context = TracingContext.try_get()
+    code = context.traced_code[0] if context is not None and context.traced_code else None
+    if code is None:
+        return "graph"
+    parts = [p for p in code.co_qualname.split(".") if p != "<locals>"]
+    name = parts[-1]
+    if name in ("forward", "__call__", "_call_impl", "_wrapped_call_impl") and len(parts) > 1:
+        name = parts[-2]
+    return "function" if name == "<lambda>" else name.strip("<>")
+
+
+def compile_id() -> str:
+    """Dynamo's number for this compilation, `0/0`."""
+    current = CompileContext.current_compile_id()
+    return str(current) if current is not None else f"-/{next(_unnamed)}"
+
+
+def sources(gm: fx.GraphModule) -> list[str]:
+    """How the user's program reaches each of the graph's inputs."""
+    found = []
+    for node in gm.graph.find_nodes(op="placeholder"):
+        source = getattr(node, "_dynamo_source", None)
+        found.append(source.name if source is not None else str(node.target))
+    return found
+
+
+def takes_boxed_arguments(gm: object) -> bool:
+    """The caller hands over its arguments as one list, to be emptied."""
+    return isinstance(gm, GmWrapper)
+
+
+def lifted_names(gm: Any) -> list[str]:
+    """Names of the tensors that the captured module holds itself."""
+    parameters = [n for n, _ in gm.named_parameters(remove_duplicate=False)]
+    return parameters + [n for n, _ in gm.named_buffers(remove_duplicate=False)]
+
+
+def count_compilation() -> None:
+    """Dynamo's own count of graphs that went through AOTAutograd."""
+    counters["aot_autograd"]["total"] += 1
+    counters["aot_autograd"]["ok"] += 1
+
+
+def report_strides(forward: fx.GraphModule) -> None:
+    """Tell who splits a graph into several what the strides of this part's results are."""
+    context = TracingContext.try_get()
+    if context is None or context.output_strides is None:
+        return
+    (output,) = forward.graph.find_nodes(op="output")
+    for result in output.args[0]:
+        value = result.meta.get("val") if isinstance(result, fx.Node) else None
+        strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+        context.output_strides.append(tuple(value.stride()) if strided else None)  # type: ignore[union-attr,arg-type]
+
+
+@contextlib.contextmanager
+def compiling_backward(
+    tracing_context: TracingContext | None, context: CompileContext | None
+) -> Iterator[None]:
+    """The state in which a backward is compiled after its forward ran."""
+    with (
+        tracing(tracing_context),
+        compile_context(context),
+        _DisableAutocast(),
+        callback_handler.install_callbacks(
+            CallbackTrigger.LAZY_BACKWARD, str(CompileContext.current_compile_id())
+        ),
+    ):
+        yield
+
+
+def entries(compiled: Any) -> Iterator[tuple[str, Any]]:
+    """(guards, callable) of each graph that Dynamo compiled for a function, resumed parts included."""
+    function = innermost_fn(getattr(compiled, "_orig_mod", compiled))
+    if isinstance(function, torch.nn.Module):
+        function = type(function).forward
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        yield from _entries(code, set())
+
+
+def _entries(code: types.CodeType, seen: set[types.CodeType]) -> Iterator[tuple[str, Any]]:
+    if code in seen:
+        return
+    seen.add(code)
+    for entry in _debug_get_cache_entry_list(code):
+        guards = _guard_text(entry.guard_manager)
+        namespace = entry.guard_manager.global_scope
+        for name in entry.code.co_names:
+            value = namespace.get(name)
+            if name.startswith("__compiled_fn"):
+                yield guards, innermost_fn(value)
+            elif name.startswith("__resume_at") and isinstance(value, types.FunctionType):
+                yield from _entries(value.__code__, seen)
+
+
+def _guard_text(manager: Any) -> str:
+    parts = getattr(manager, "verbose_code_parts", None) or getattr(manager, "code_parts", ())
+    return "\n".join(str(p) for p in parts)

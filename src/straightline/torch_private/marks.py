@@ -1,0 +1,4 @@
+"""Attributes through which torch's own parts talk to one another over tensors."""
+
+# Set on outputs whose sizes vary, so that the graph after a graph break treats them as varying too.
+DYNAMIC_MARK = "_dynamo_propagated_dynamic_indices"

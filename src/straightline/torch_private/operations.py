@@ -1,0 +1,78 @@
+"""Facts about torch's operations, for code that reads graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+
+
+def is_operator(target: object) -> TypeGuard[Any]:
+    """`target` is one overload of a registered operation."""
+    return isinstance(target, OpOverload)
+
+
+def is_higher_order(target: object) -> bool:
+    """`target` takes graphs as arguments (`cond`, `while_loop`, ...)."""
+    return isinstance(target, HigherOrderOperator)
+
+
+def writes(target: object) -> bool:
+    """Some argument of the operation is written to."""
+    return isinstance(target, OpOverload) and target._schema.is_mutable
+
+
+def written_arguments(target: object) -> tuple[int | str, ...]:
+    """Positions and names of the arguments that an operation writes to."""
+    if not isinstance(target, OpOverload):
+        return ()
+    return tuple(
+        key
+        for position, argument in enumerate(target._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for key in (position, argument.name)
+    )
+
+
+def is_view(target: object) -> bool | None:
+    """The operation returns a view of its argument; None when that is not known."""
+    return target.is_view if isinstance(target, OpOverload) else None
+
+
+def is_random(target: object) -> bool:
+    """The operation draws from a generator."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def allocates_only(target: object) -> bool:
+    """The operation's values are not defined (`empty` and its like)."""
+    return isinstance(target, OpOverload) and target.name().startswith(
+        ("aten::empty", "aten::new_empty")
+    )
+
+
+def name(target: object) -> str:
+    """`aten::mul.Tensor` for an operation, else the Python name."""
+    if isinstance(target, OpOverload):
+        return target.name()
+    return str(getattr(target, "__name__", None) or type(target).__name__)
+
+
+def find(public_name: str) -> Any:
+    """The operation that `name` gave this name."""
+    namespace, _, rest = public_name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+def builtin(target: Any) -> Callable[..., Any]:
+    """What to call: the builtin beneath an overload's Python `__call__`, where there is one.
+
+    Operations over script objects choose their implementation in Python, and graphs are the
+    arguments of higher-order ones: those are called as they are.
+    """
+    if type(target) is OpOverload:
+        return target._op  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]

@@ -1,0 +1,345 @@
+"""torch's private side of the second-order program: how a program is derived and traced.
+
+A *program* here is what torch's stages trace: a flat function, its fake inputs and the metadata of its
+forward. `derive` makes, from a program, the program that computes its gradients. The result is traced by the
+same stages as any other, so that derivatives of every order come from one rule and no traced graph is ever
+differentiated.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C._autograd import SavedTensor, _make_saved_tensor
+from torch._dynamo import compiled_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.graph_capture_wrappers import fn_prepped_for_autograd
+from torch._functorch._aot_autograd.graph_compile import (
+    _apply_tensorify_python_scalars,
+    aot_stage1_graph_capture,
+    run_joint_graph_passes_on_hops,
+)
+from torch._functorch._aot_autograd.runtime_wrappers import (
+    AOTDedupeWrapper,
+    AOTSyntheticBaseWrapper,
+    pre_compile,
+)
+from torch._functorch._aot_autograd.schemas import (
+    AOTConfig,
+    AOTState,
+    PlainTensorMeta,
+    SubclassCreationMeta,
+    SubclassMeta,
+    ViewAndMutationMeta,
+)
+from torch._functorch._aot_autograd.descriptors import PlainAOTInput, PlainAOTOutput
+from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily as outside_fake_mode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+AUTOGRAD_FUNCTION: Any = torch.ops.higher_order.autograd_function_apply
+SAVE_RNG: Any = torch.ops.higher_order.run_and_save_rng_state
+WITH_RNG: Any = torch.ops.higher_order.run_with_rng_state
+WITH_EFFECTS: Any = torch.ops.higher_order.with_effects
+SET_GRAD_ENABLED: Any = torch._C._set_grad_enabled
+
+REPLAYED = "straightline_replayed"
+"""`node.meta` key: the node belongs to the part that ran before, in the program one order lower."""
+
+
+@dataclass(frozen=True)
+class Ambient:
+    """Global state that a graph was captured under and that its derivatives must be traced under."""
+
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    autocast_cache: bool
+    dtype: torch.dtype
+
+    @staticmethod
+    def now() -> Ambient:
+        kinds = (
+            torch._C._autocast_supported_devices() if torch._C._is_any_autocast_enabled() else ()
+        )
+        return Ambient(
+            tuple((k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds),
+            torch.is_autocast_cache_enabled(),
+            torch.get_default_dtype(),
+        )
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        before = torch.get_default_dtype()
+        wanted = {kind: (enabled, dtype) for kind, enabled, dtype in self.autocast}
+        with contextlib.ExitStack() as stack:
+            if wanted or torch._C._is_any_autocast_enabled():
+                for kind in torch._C._autocast_supported_devices():
+                    enabled, dtype = wanted.get(kind, (False, None))
+                    stack.enter_context(
+                        torch.autocast(
+                            kind, dtype=dtype, enabled=enabled, cache_enabled=self.autocast_cache
+                        )
+                    )
+            torch.set_default_dtype(self.dtype)
+            stack.callback(torch.set_default_dtype, before)
+            yield
+
+
+@dataclass(frozen=True)
+class Program:
+    """A flat function over fake inputs, in the calling convention of its graph.
+
+    `function` returns `(outputs, descriptions)`.
+    """
+
+    function: Callable[..., Any]
+    state: AOTState
+
+
+def _settled(
+    stack: contextlib.ExitStack,
+    function: Callable[..., Any],
+    args: list[Any],
+    descriptions: list[Any],
+    config: AOTConfig,
+    fake_mode: FakeTensorMode,
+) -> Program:
+    """Collect the metadata of `function`, then drop duplicate and merge aliased inputs as torch does."""
+    state = create_aot_state(
+        stack, function, args, descriptions, config, fake_mode, fake_mode.shape_env
+    )
+
+    def described(*inner: Any) -> tuple[Any, list[Any]]:
+        out = function(*inner)
+        return out, type(out)(PlainAOTOutput(i) for i in range(len(out)))
+
+    flat, state.flat_args, state.flat_args_descs, state.fw_metadata = pre_compile(
+        [AOTDedupeWrapper(), AOTSyntheticBaseWrapper(trace_joint=True)],
+        described,
+        state.flat_args,
+        state.flat_args_descs,
+        state.aot_config,
+        fw_metadata=state.fw_metadata,
+    )
+    return Program(flat, state)
+
+
+def _fresh(tangent: Any) -> Any:
+    """A leaf like `tangent` that shares no storage with anything."""
+    with torch.no_grad():
+        return tangent.detach().clone().requires_grad_(True)
+
+
+def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]:
+    """The function `(*inputs, *tangents) -> gradients` of a program; `kept[i]`: input i has a gradient."""
+    state = program.state
+    info = state.fw_metadata.input_info
+    prepared = fn_prepped_for_autograd(
+        program.function, state.flat_args_descs, state.fw_metadata, state.aot_config
+    )
+    count = len(state.flat_args)
+
+    def gradients(*args: Any) -> list[Any]:
+        inputs, tangents = args[:count], args[count:]
+        # a program may mutate what it was given; what counts is the value before
+        given = [
+            x.clone()
+            if isinstance(x, torch.Tensor) and (i.mutates_data or i.mutates_metadata)
+            else x
+            for x, i in zip(inputs, info, strict=True)
+        ]
+        with torch.enable_grad():
+            (outputs, mask), _ = prepared(*given)
+            mode = get_proxy_mode()
+            if mode is not None:
+                for node in mode.tracer.graph.nodes:
+                    node.meta[REPLAYED] = True
+            pairs = [
+                (out, tangent)
+                for out, tangent in zip(
+                    [o for o, differentiable in zip(outputs, mask, strict=True) if differentiable],
+                    tangents,
+                    strict=True,
+                )
+                if isinstance(out, torch.Tensor) and out.requires_grad
+            ]
+            wanted = [
+                i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.requires_grad
+            ]
+            found = torch.autograd.grad(
+                [o if o.shape == t.shape else o.view(t.shape) for o, t in pairs],
+                [inputs[i] for i in wanted],
+                [t for _, t in pairs],
+                create_graph=True,
+                allow_unused=True,
+            )
+        by_input = dict(zip(wanted, found, strict=True))
+        kept[:] = [by_input.get(i) is not None for i in range(count)]
+        # the copy makes every gradient a result of its own in the eyes of torch's alias analysis;
+        # `second_order` takes it out of the graph again
+        return [g.clone() for g in found if g is not None]
+
+    return gradients
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The joint graph of a derived program, before it is cut and split.
+
+    `inputs` counts the lower program's inputs, which come first, then `tangents`. `kept[i]` says whether
+    input i has a gradient among the first `results` outputs.
+    """
+
+    graph: fx.GraphModule
+    state: AOTState
+    subclass: SubclassMeta | None
+    lower: AOTState
+    inputs: int
+    tangents: int
+    kept: tuple[bool, ...]
+    results: int
+
+    @property
+    def meta(self) -> ViewAndMutationMeta:
+        return self.state.fw_metadata
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether any gradient depends differentiably on an input or a tangent."""
+        return self.state.needs_autograd
+
+    @property
+    def differentiable(self) -> tuple[bool, ...]:
+        """For each result, whether a cotangent arrives for it."""
+        return tuple(
+            self.has_backward and bool(o.requires_grad_for_backward) for o in self.meta.output_info
+        )
+
+    def flat_inputs(self, total: int) -> int:
+        """How many of `total` flat inputs belong to the lower program's inputs rather than its tangents."""
+        layouts = self.meta.subclass_inp_meta
+        if self.subclass is None:
+            return self.inputs
+        if self.inputs == len(layouts):
+            return total
+        first = layouts[self.inputs]
+        if isinstance(first, SubclassCreationMeta):
+            return first.flat_tensor_start_idx
+        assert isinstance(first, PlainTensorMeta)
+        return first.unwrapped_idx
+
+    def owner(self, flat: int) -> int:
+        """The lower program's input that a flat input is part of."""
+        if self.subclass is None:
+            return flat
+        starts = [
+            m.flat_tensor_start_idx if isinstance(m, SubclassCreationMeta) else m.unwrapped_idx
+            for m in self.meta.subclass_inp_meta[: self.inputs]
+            if isinstance(m, (SubclassCreationMeta, PlainTensorMeta))
+        ]
+        return bisect.bisect_right(starts, flat) - 1
+
+    def input(self, index: int) -> tuple[bool, bool, int | None]:
+        """Of a lower input: whether it requires grad, whether it is mutated, its place in Dynamo's graph."""
+        info = self.lower.fw_metadata.input_info[index]
+        place = getattr(self.lower.flat_args_descs[index], "idx", None)
+        mutated = info.mutates_data or info.mutates_metadata
+        return info.requires_grad, mutated, place
+
+
+@contextlib.contextmanager
+def derived(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], order: int, ambient: Ambient
+) -> Iterator[Derived]:
+    """Trace the program that computes the derivatives of order `order - 1` of `gm`, with its backward.
+
+    `order` 2 is the second-order program. The tracing state lives until the block ends.
+    """
+    fake_mode = next(x.fake_mode for x in example_inputs if hasattr(x, "fake_mode"))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tracing(TracingContext(fake_mode)))
+        stack.enter_context(ambient.restored())
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
+        flat_fn, _, _, _, fake, descriptions, config, _, _, _, _, _ = prepare_aot_module_simplified(
+            gm, list(example_inputs), None, None, True, False, flatten=False
+        )
+        stack.enter_context(compiled_autograd._disable())
+        program = _settled(stack, flat_fn, list(fake), list(descriptions), config, fake_mode)
+        for level in range(2, order + 1):
+            state = program.state
+            tangents = [_fresh(t) for t in state.fw_metadata.traced_tangents]
+            args = [*state.flat_args, *tangents]
+            kept: list[bool] = []
+            function = _gradient_function(program, kept)
+            config = dataclasses.replace(
+                config, static_input_indices=[], aot_autograd_arg_pos_to_source=None
+            )
+            places: list[Any] = [PlainAOTInput(i) for i in range(len(args))]
+            if level < order:
+                program = _settled(stack, function, args, places, config, fake_mode)
+                continue
+            derived_state = create_aot_state(
+                stack, function, args, places, config, fake_mode, fake_mode.shape_env
+            )
+            captured = aot_stage1_graph_capture(derived_state, function)
+            _apply_tensorify_python_scalars(captured.graph_module)
+            yield Derived(
+                captured.graph_module,
+                derived_state,
+                captured.maybe_subclass_meta,
+                state,
+                len(state.flat_args),
+                len(tangents),
+                tuple(kept),
+                sum(kept),
+            )
+
+
+def split(
+    graph: fx.GraphModule, results: int, state: AOTState
+) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    """Split a joint graph into its forward and its backward."""
+    if not state.needs_autograd:
+        return graph, None
+    graph = run_joint_graph_passes_on_hops(
+        graph, None, state.aot_config, default_partition_fn=min_cut_rematerialization_partition
+    )
+    forward, backward = min_cut_rematerialization_partition(
+        graph, None, num_fwd_outputs=results, static_lifetime_input_indices=[]
+    )
+    return forward, backward
+
+
+def free_of_unbacked(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
+    """Whether a symbolic number is made of the inputs' sizes alone."""
+    return not free_unbacked_symbols(value)
+
+
+def edge(tensor: torch.Tensor) -> SavedTensor:
+    """Where gradients of a tensor go, without the tensor: its memory is not kept.
+
+    A saved tensor whose hooks drop the data keeps the tensor's place in the autograd graph alone.
+    """
+    saved = _make_saved_tensor(tensor, False)
+    saved.register_hooks(type, _empty)
+    return saved
+
+
+def edge_tensor(saved: SavedTensor) -> torch.Tensor:
+    """An empty tensor that stands, as an input of an autograd function, for the tensor of an `edge`."""
+    return saved.unpack()
+
+
+def _empty(_packed: object) -> torch.Tensor:
+    return torch.empty(0)

@@ -1,0 +1,149 @@
+"""Run torch's tracing stages and stop before any of its runtime wrappers is built."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C import _DisableAutocast, _is_any_autocast_enabled
+from torch._dynamo import compiled_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.graph_compile import (
+    _aot_stage2a_partition,
+    _apply_tensorify_python_scalars,
+    aot_stage1_graph_capture,
+    run_joint_graph_passes_on_hops,
+)
+from torch._functorch._aot_autograd.runtime_wrappers import (
+    AOTDedupeWrapper,
+    AOTSyntheticBaseWrapper,
+)
+from torch._functorch._aot_autograd.schemas import (
+    InputAliasInfo,
+    SubclassMeta,
+    ViewAndMutationMeta,
+)
+from torch._functorch._aot_autograd.utils import (
+    saved_tensors_hooks_are_inlineable,
+    top_saved_tensors_hooks,
+)
+from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import CompileContext, TracingContext
+
+JointPass = Callable[[fx.GraphModule], None]
+
+
+@dataclass
+class Stages:
+    """What torch's stages leave behind, in torch's own terms. Read by `translate` and then dropped.
+
+    `inputs` are fake. `original_info` describes the caller's arguments, before duplicates were dropped and
+    aliased arguments merged; `meta` what the graph takes after that.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None
+    meta: ViewAndMutationMeta
+    subclass: SubclassMeta | None
+    inputs: list[Any]
+    original_inputs: list[Any]
+    original_info: list[InputAliasInfo]
+    lifted: list[torch.Tensor]
+    detach: frozenset[int]
+    dedupe: AOTDedupeWrapper
+    synthetic: AOTSyntheticBaseWrapper
+    autocast: bool
+    hooks_inlined: bool
+    aot_id: int
+    tracing: TracingContext | None
+    compile: CompileContext | None
+
+    @property
+    def inner_meta(self) -> ViewAndMutationMeta:
+        """The metadata of the graph itself, subclasses taken apart."""
+        return self.meta if self.subclass is None else self.subclass.fw_metadata
+
+
+@contextlib.contextmanager
+def trace(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], joint_passes: Sequence[JointPass] = ()
+) -> Iterator[Stages]:
+    """Trace `gm` for the given inputs; the fake mode and the tracing state live until the block ends.
+
+    Each of `joint_passes` edits the joint graph before it is split. Torch's own CSE stays off in here, as
+    it would load Inductor's pattern matcher.
+    """
+    hooks = top_saved_tensors_hooks()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
+        (
+            flat_fn,
+            lifted,
+            _param_names,
+            _buffer_names,
+            fake_inputs,
+            descriptions,
+            aot_config,
+            fake_mode,
+            shape_env,
+            _in_spec,
+            _out_spec,
+            waits,
+        ) = prepare_aot_module_simplified(
+            gm, list(example_inputs), None, None, True, False, flatten=False
+        )
+        stack.enter_context(compiled_autograd._disable())
+        state = create_aot_state(
+            stack, flat_fn, fake_inputs, descriptions, aot_config, fake_mode, shape_env
+        )
+        state.fw_metadata.act_input_indices = waits
+        original_inputs, original_info = list(state.flat_args), state.fw_metadata.input_info
+        captured = aot_stage1_graph_capture(state, flat_fn)
+        dedupe, synthetic = captured.wrappers
+        assert isinstance(dedupe, AOTDedupeWrapper)
+        assert isinstance(synthetic, AOTSyntheticBaseWrapper)
+        _apply_tensorify_python_scalars(captured.graph_module)
+        for joint_pass in joint_passes:
+            joint_pass(captured.graph_module)
+        common: dict[str, Any] = dict(
+            meta=state.fw_metadata,
+            subclass=captured.maybe_subclass_meta,
+            inputs=list(state.flat_args),
+            original_inputs=original_inputs,
+            original_info=original_info,
+            lifted=list(lifted),
+            dedupe=dedupe,
+            synthetic=synthetic,
+            autocast=_is_any_autocast_enabled(),
+            hooks_inlined=not compiled_autograd.in_compiled_autograd_region
+            and saved_tensors_hooks_are_inlineable(hooks),
+            aot_id=aot_config.aot_id,
+            tracing=TracingContext.try_get(),
+            compile=CompileContext.try_get(),
+        )
+        if state.needs_autograd:
+            forward, backward, _saved, _numbers, detach, _inputs = _aot_stage2a_partition(
+                captured.graph_module,
+                captured.updated_flat_args,
+                captured.maybe_subclass_meta,
+                state.fw_metadata,
+                state.aot_config,
+                min_cut_rematerialization_partition,
+            )
+            yield Stages(forward, backward, detach=frozenset(detach), **common)
+        else:
+            with _DisableAutocast():
+                forward = run_joint_graph_passes_on_hops(
+                    captured.graph_module,
+                    None,
+                    state.aot_config,
+                    default_partition_fn=min_cut_rematerialization_partition,
+                )
+            yield Stages(forward, None, detach=frozenset(), **common)
+
+

@@ -1,0 +1,471 @@
+"""Write down what torch's stages found out as a contract of our own."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo import config as dynamo_config
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.descriptors import PlainAOTOutput, TangentAOTInput
+from torch._functorch._aot_autograd.schemas import (
+    InputAliasInfo,
+    MemoryFormatMeta,
+
+    OpaqueMeta,
+    OutputAliasInfo,
+    OutputType,
+    PlainTensorMeta,
+    SubclassCreationMeta,
+    ViewAndMutationMeta,
+)
+from torch._guards import TracingContext
+from torch._library.utils import is_builtin
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx.experimental._backward_state import BackwardState
+
+from straightline.capture.contract import (
+    Argument,
+    Contract,
+    Duplicate,
+    FirstCall,
+    Format,
+    From,
+    Input,
+    Layout,
+    Modes,
+    Mutation,
+    Opaque,
+    Output,
+    Plain,
+    Rng,
+    Role,
+    Saved,
+    SharedBase,
+    Strides,
+    Subclass,
+    Tangent,
+    Write,
+    places,
+)
+from straightline.torch_private import symbols, views
+from straightline.torch_private.stages import Stages
+
+_ORIGIN: Mapping[OutputType, From] = {
+    OutputType.non_alias: From.VALUE,
+    OutputType.custom_function_view: From.VALUE,
+    OutputType.unsafe_view_alias: From.UNSAFE_VIEW,
+    OutputType.is_input: From.INPUT,
+    OutputType.alias_of_input: From.VIEW_OF_INPUT,
+    OutputType.alias_of_intermediate: From.VIEW_OF_BASE,
+    OutputType.alias_of_intermediate_save_as_output: From.VIEW_OF_BASE,
+    OutputType.alias_of_intermediate_base_is_user_output: From.VIEW_OF_OUTPUT,
+}
+# Namespaces whose operations torch exempts from the check that custom operations do not alias.
+_UNCHECKED_NAMESPACES = frozenset({"_c10d_functional", "c10d", "onednn", "fsdp"})
+
+def layout(meta: Any) -> Layout:
+    """The layout that torch's description of a (sub)class stands for."""
+    match meta:
+        case SubclassCreationMeta():
+            return Subclass(
+                meta.original_subclass_type or type(meta.original_subclass),
+                tuple((name, layout(inner)) for name, inner in meta.attrs.items()),
+                tuple(_known(v) for v in meta.outer_size),
+                tuple(_known(v) for v in meta.outer_stride),
+                meta.meta,
+            )
+        case OpaqueMeta():
+            return Opaque()
+        case _:
+            return Plain()
+
+def _known(value: Any) -> int | None:
+    """A size as a number; None for a symbol. A nested int never matters to its class: -1, as torch has it."""
+    if isinstance(value, torch.SymInt):
+        return -1 if value.node.is_nested_int() else None
+    return value if value is None else int(value)
+
+def role(value: Any) -> Role:
+    """What kind of thing an example input is."""
+    match value:
+        case torch.Tensor():
+            return Role.TENSOR
+        case int() | float() | bool() | torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            return Role.NUMBER
+        case BackwardState():
+            return Role.BACKWARD_STATE
+        case _:
+            return Role.OTHER
+
+def contract(
+    stages: Stages, name: str, arguments: Sequence[tuple[str, str]], *, boxed: bool, token: bool
+) -> Contract:
+    """The contract of the program that `stages` traced.
+
+    `arguments` are (name, source) of what the caller passes, lifted constants first. `token` asks for the
+    handle that double backward needs when an input may be the result of earlier operations.
+    """
+    meta = stages.meta
+    inputs, bases = _inputs(stages, [n for n, _ in arguments])
+    bound = symbols.bindings((i.name, v) for i, v in zip(inputs, stages.inputs, strict=True))
+    render = functools.partial(symbols.render, bound=bound)
+    outputs, restrided = _outputs(stages, render)
+    mutations = _mutations(stages)
+    base_layouts = _return_layouts(meta)[len(mutations) + len(meta.output_info) :]
+    needs_token = token and any(
+        i.requires_grad and not i.parameter and not i.detached for i in inputs
+    )
+    training = stages.backward is not None
+    state = [i for i, v in enumerate(stages.inputs) if isinstance(v, BackwardState)]
+    return Contract(
+        name=name,
+        kind="training" if training else "inference",
+        arguments=_arguments(stages, arguments),
+        inputs=inputs,
+        modes=_modes(stages),
+        mutations=mutations,
+        outputs=outputs,
+        intermediate_bases=meta.num_intermediate_bases,
+        base_layouts=base_layouts,
+        bases=bases,
+        duplicates=_duplicates(stages),
+        restrided=restrided,
+        saved=_saved(stages, inputs, token=needs_token) if training else Saved(),
+        tangents=_tangents(meta) if training else (),
+        gradients=_gradients(stages) if training else (),
+        rng=Rng(
+            meta.is_rng_op_functionalized,
+            meta.num_graphsafe_rng_states,
+            meta.graphsafe_rng_device,
+        ),
+        backward_state=state[0] if state else None,
+        forward_tokens=len(meta.tokens),
+        backward_tokens=meta.num_backward_tokens,
+        backward_mutates=bool(meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw),
+        first_call=FirstCall(
+            check_custom_ops=functorch_config.check_custom_op_aliasing
+            and not dynamo_config.force_compile_during_fx_trace
+            and _has_custom_ops(stages.forward),
+            fake_outputs=(context := TracingContext.try_get()) is not None
+            and context.fakify_first_call,
+        ),
+        debug_requires_grad=_debug_requires_grad(stages) if training else (),
+        profile=dynamo_config.record_runtime_overhead,
+        boxed=boxed,
+    )
+
+def _arguments(stages: Stages, named: Sequence[tuple[str, str]]) -> tuple[Argument, ...]:
+    return tuple(
+        Argument(
+            name,
+            source,
+            role(value),
+            isinstance(value, torch.Tensor) and value.requires_grad,
+            lifted=position < len(stages.lifted),
+        )
+        for position, ((name, source), value) in enumerate(
+            zip(named, stages.original_inputs, strict=True)
+        )
+    )
+
+def _kept(stages: Stages) -> list[int]:
+    """Arguments that remain after duplicates are dropped."""
+    if not stages.dedupe.needs_post_compile:
+        return list(range(len(stages.original_inputs)))
+    return [i for i, keep in enumerate(stages.dedupe.keep_arg_mask) if keep]
+
+def _duplicates(stages: Stages) -> tuple[Duplicate, ...]:
+    if not stages.dedupe.needs_post_compile:
+        return ()
+    kept = _kept(stages)
+    return tuple(
+        Duplicate(dropped, kept[position])
+        for dropped, position in enumerate(stages.dedupe.add_dupe_map)
+        if kept[position] != dropped
+    )
+
+def _inputs(
+    stages: Stages, names: Sequence[str]
+) -> tuple[tuple[Input, ...], tuple[SharedBase, ...]]:
+    kept = _kept(stages)
+    bases: list[SharedBase] = []
+    if stages.synthetic.needs_post_compile:
+        groups = stages.synthetic.base_groups
+        for base in sorted(groups):
+            members = tuple(kept[i] for i in groups[base])
+            mutated = tuple(m for m in members if stages.original_info[m].mutates_data)
+            bases.append(SharedBase(members, mutated))
+        others = [kept[i] for i in stages.synthetic.other_arg_indices]
+    else:
+        others = kept
+    where: list[int | None] = [None] * len(bases) + list(others)
+    layouts = (
+        [layout(m) for m in stages.meta.subclass_inp_meta]
+        if stages.subclass is not None
+        else [Plain()] * len(where)
+    )
+    frozen = _frozen()
+    result = []
+    for position, (argument, value) in enumerate(zip(where, stages.inputs, strict=True)):
+        if argument is None:
+            name = "base_of_" + "_".join(names[m] for m in bases[position].members)
+        else:
+            name = names[argument]
+        info = stages.meta.input_info[position]
+        tensor = isinstance(value, torch.Tensor)
+        result.append(
+            Input(
+                name,
+                role(value),
+                layouts[position],
+                argument,
+                requires_grad=tensor and value.requires_grad,
+                leaf=info.is_leaf,
+                parameter=isinstance(value, torch.nn.Parameter),
+                detached=position in stages.detach,
+                frozen=position in frozen and isinstance(layouts[position], Subclass),
+                waits=position in stages.meta.act_input_indices,
+            )
+        )
+    return tuple(result), tuple(bases)
+
+def _frozen() -> frozenset[int]:
+    """Inputs that were folded into the graph as constants and arrive as None."""
+    context = TracingContext.try_get()
+    if context is None or context.params_flat is None:
+        return frozenset()
+    return frozenset(i for i, p in enumerate(context.params_flat) if p is None)
+
+def _return_layouts(meta: ViewAndMutationMeta) -> tuple[Layout, ...]:
+    described = tuple(layout(m) for m in meta.subclass_fw_graph_out_meta)
+    return described or (Plain(),) * meta.num_forward_returns
+
+def _mutations(stages: Stages) -> tuple[Mutation, ...]:
+    meta = stages.meta
+    layouts = _return_layouts(meta)
+    result = []
+    for position, index in enumerate(meta.mutated_inp_runtime_indices):
+        info = meta.input_info[index]
+        value = stages.inputs[index]
+        detached = info.is_leaf and value.requires_grad
+        streams = meta.mutated_inp_stream_indices
+        on_stream = (
+            streams is not None and position < len(streams) and streams[position] is not None
+        )
+        write = _write(info, detached=detached, on_stream=on_stream)
+        result.append(Mutation(index, write, info.requires_grad, layouts[position]))
+    return tuple(result)
+
+def _write(info: InputAliasInfo, *, detached: bool, on_stream: bool) -> Write:
+    if info.mutates_storage_metadata:
+        return Write.SET
+    if not info.mutates_data:
+        return Write.RESTRIDE
+    if on_stream and not info.is_leaf:
+        return Write.STREAM_ERROR
+    if info.mutates_metadata:
+        return Write.RESTRIDE_COPY_DETACHED if detached else Write.RESTRIDE_COPY
+    return Write.COPY_DETACHED if detached else Write.COPY
+
+def _outputs(stages: Stages, render: views.Render) -> tuple[tuple[Output, ...], tuple[int, ...]]:
+    """The outputs in the graph's order, and which arguments the last ones restride."""
+    meta = stages.meta
+    layouts = _return_layouts(meta)[meta.num_mutated_inp_runtime_indices :]
+    kept = _kept(stages)
+    restrided = tuple(
+        kept[i] for i in stages.synthetic.aliased_arg_idx_with_metadata_mutations
+    )
+    replay = functorch_config.view_replay_for_aliased_outputs
+    result = []
+    for info, where in zip(meta.output_info, layouts, strict=False):
+        result.append(_output(info, where, render if replay else None))
+    return tuple(result), restrided
+
+def _output(info: OutputAliasInfo, where: Layout, render: views.Render | None) -> Output:
+    origin = _ORIGIN[info.output_type]
+    viewed = origin in (From.VIEW_OF_INPUT, From.VIEW_OF_BASE, From.VIEW_OF_OUTPUT)
+    return Output(
+        origin,
+        tensor=issubclass(info.raw_type, torch.Tensor),
+        requires_grad=info.requires_grad,
+        differentiable=info.requires_grad_for_backward,
+        base=info.base_idx if viewed or origin is From.INPUT else None,
+        replay=views.steps(info.view_meta_sequence, render) if viewed and render else None,
+        dynamic=tuple(sorted(info.dynamic_dims or ())),
+        layout=where,
+    )
+
+def _modes(stages: Stages) -> Modes:
+    meta = stages.meta
+    return Modes(
+        grad_enabled=torch.is_grad_enabled(),
+        autocast=stages.autocast,
+        grad_after=meta.grad_enabled_mutation,
+        deterministic=meta.deterministic if stages.backward is not None else None,
+        hooks_inlined=stages.hooks_inlined and stages.backward is not None,
+    )
+
+def _saved(stages: Stages, inputs: Sequence[Input], *, token: bool) -> Saved:
+    meta = stages.meta
+    unchecked = meta.num_tensors_saved_with_no_vc_check or 0
+    opaque = meta.num_opaque_objects_saved_for_bw or 0
+    numbers = meta.num_symints_saved_for_bw or 0
+    values = output_values(stages.forward)
+    first = stages.inner_meta.num_forward + len(meta.tokens)
+    tensors = values[first : len(values) - opaque - numbers]
+    placeholders = stages.forward.graph.find_nodes(op="placeholder")
+    plain = _never_views(placeholders, inputs, len(meta.tokens))
+    view = tuple(i for i, n in enumerate(tensors) if _is_view(n) is True)
+    maybe = tuple(i for i, n in enumerate(tensors) if _is_view(n) is None and n not in plain)
+    return Saved(
+        checked=len(tensors) - unchecked,
+        unchecked=unchecked,
+        opaque=opaque,
+        numbers=numbers,
+        view=view,
+        maybe_view=maybe,
+        dynamic=tuple(
+            (i, tuple(sorted(dims))) for i, dims in sorted(meta.dynamic_saved_tensors_idxs.items())
+        ),
+        token=token,
+    )
+
+def _never_views(
+    placeholders: Sequence[fx.Node], inputs: Sequence[Input], tokens: int
+) -> frozenset[fx.Node]:
+    """Graph inputs that hold a Parameter, which is never a view."""
+    if any(isinstance(i.layout, Subclass) for i in inputs):
+        return frozenset()
+    taken = placeholders[tokens : tokens + len(inputs)]
+    return frozenset(n for n, i in zip(taken, inputs, strict=True) if i.parameter)
+
+def _is_view(value: Any) -> bool | None:
+    """Whether a graph value is a view at run time; None when only the run can tell."""
+    if not isinstance(value, fx.Node):
+        return False
+    match value.op, value.target:
+        case "call_function", OpOverload() as operation:
+            return operation.is_view
+        case "call_function", _ if value.target.__name__ == "getitem":  # type: ignore[union-attr]
+            return _is_view(value.args[0])
+        case _:
+            return None
+
+def output_values(graph: fx.GraphModule) -> Sequence[Any]:
+    """What a traced graph returns, in order."""
+    (output,) = graph.graph.find_nodes(op="output")
+    return tuple(output.args[0])
+
+@dataclass(frozen=True)
+class Written:
+    """Graph inputs written to after the graph ran, where its saved values begin, how many tokens lead."""
+
+    inputs: frozenset[int]
+    first_saved: int
+    tokens: int
+
+
+def written_inputs(stages: Stages) -> Written:
+    """Which of the graph's inputs no longer hold their old value when backward runs."""
+    layouts = (
+        [layout(m) for m in stages.meta.subclass_inp_meta]
+        if stages.subclass is not None
+        else [Plain()] * len(stages.inputs)
+    )
+    starts = list(itertools.accumulate((places(where) for where in layouts), initial=0))
+    written = {
+        place
+        for index in stages.meta.mutated_inp_runtime_indices
+        if stages.meta.input_info[index].mutates_data
+        for place in range(starts[index], starts[index + 1])
+    }
+    tokens = len(stages.meta.tokens)
+    return Written(frozenset(written), stages.inner_meta.num_forward + tokens, tokens)
+
+
+def _tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
+    mutated = meta.num_mutated_inp_runtime_indices
+    positions = [
+        k
+        for k, index in enumerate(meta.mutated_inp_runtime_indices)
+        if meta.input_info[index].mutates_data and meta.input_info[index].requires_grad
+    ]
+    positions += [
+        mutated + k
+        for k, info in enumerate(meta.output_info)
+        if _ORIGIN[info.output_type] in (From.VALUE, From.UNSAFE_VIEW)
+        and issubclass(info.raw_type, torch.Tensor)
+        and info.requires_grad_for_backward
+    ]
+    positions += range(mutated + meta.num_outputs, meta.num_forward_returns)
+    stacks: Sequence[str | None] = meta.tangent_source_stack_traces or [None] * len(positions)
+    return tuple(
+        _tangent(position, described, _describe_tangent(description), stack)
+        for position, described, description, stack in zip(
+            positions, meta.subclass_tangent_meta, meta.traced_tangents_descs, stacks, strict=True
+        )
+    )
+
+def _describe_tangent(description: Any) -> str:
+    if isinstance(description, TangentAOTInput):
+        if isinstance(description.output, PlainAOTOutput):
+            return f"output {description.output.idx}"
+        return str(description.output.expr())
+    return str(description.expr())
+
+def _tangent(position: int, meta: Any, description: str, stack: str | None) -> Tangent:
+    members: tuple[Tangent, ...] = ()
+    if isinstance(meta, SubclassCreationMeta):
+        members = tuple(
+            _tangent(position, inner, f"{description}.{name}", stack)
+            for name, inner in meta.attrs.items()
+        )
+    format_ = None if isinstance(meta, OpaqueMeta) else _format(meta.memory_format)
+    return Tangent(position, layout(meta), format_, members, description, stack)
+
+def _format(meta: MemoryFormatMeta | None) -> Strides | Format | None:
+    if meta is None:
+        return None
+    if meta.memory_format is not None:
+        return Format(meta.memory_format)
+    assert meta.size is not None and meta.stride is not None
+    return Strides(tuple(int(s) for s in meta.size), tuple(int(s) for s in meta.stride))
+
+def _gradients(stages: Stages) -> tuple[Layout, ...]:
+    if stages.subclass is None:
+        return (Plain(),) * len(stages.inputs)
+    assert stages.subclass.grad_input_metas is not None
+    return tuple(layout(m) for m in stages.subclass.grad_input_metas)
+
+def _debug_requires_grad(stages: Stages) -> tuple[bool | None, ...]:
+    if not functorch_config.debug_assert:
+        return ()
+    return tuple(
+        v.requires_grad if isinstance(v, torch.Tensor) else None for v in stages.inputs
+    )
+
+def _graphs(gm: fx.GraphModule) -> Iterator[fx.Graph]:
+    for module in gm.modules():
+        if isinstance(module, fx.GraphModule):
+            yield module.graph
+
+def _has_custom_ops(gm: fx.GraphModule) -> bool:
+    """Whether the graph calls an operation whose claim not to alias torch wants checked once."""
+    return any(
+        isinstance(node.target, OpOverload)
+        and not isinstance(node.target, HigherOrderOperator)
+        and not is_builtin(node.target)
+        and node.target.namespace not in _UNCHECKED_NAMESPACES
+        and not node.target.is_view
+        and all(r.alias_info is None for r in node.target._schema.returns)
+        for graph in _graphs(gm)
+        for node in graph.nodes
+        if node.op == "call_function"
+    )
+

@@ -1,0 +1,96 @@
+"""Read torch's recorded view chains as public operations and plain arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.functional_utils import ViewMetaSequence
+from torch._ops import OpOverload
+
+from straightline.capture.contract import ViewStep
+
+Render = Callable[[torch.SymInt], str | None]
+
+_SUFFIX = "_ViewMeta"
+# torch names a record after the operation and its overload, joined by an underscore; in-place
+# metadata changes are recorded under the in-place name and replay as the view they stand for.
+_IRREGULAR: dict[str, str] = {
+    "t_": "t.default",
+    "detach_": "detach.default",
+    "as_strided_": "as_strided.default",
+    "squeeze_": "squeeze.default",
+    "squeeze__dim": "squeeze.dim",
+    "squeeze__dims": "squeeze.dims",
+    "transpose_": "transpose.int",
+    "unsqueeze_": "unsqueeze.default",
+}
+
+
+def _operation(record: str) -> OpOverload | None:
+    """The view operation that a record of this name replays, or None when torch has none."""
+    name = _IRREGULAR.get(record)
+    if name is not None:
+        packet, overload = name.split(".")
+    elif hasattr(torch.ops.aten, record):
+        packet, overload = record, "default"
+    else:
+        packet, _, overload = record.rpartition("_")
+        if not packet or not hasattr(torch.ops.aten, packet):
+            return None
+    found = getattr(getattr(torch.ops.aten, packet), overload, None)
+    if not isinstance(found, OpOverload) or "!" in str(found._schema):
+        return None
+    return found
+
+
+def _plain(value: Any, render: Render) -> tuple[object, bool]:
+    """`value` without torch's symbols, and whether that was possible."""
+    match value:
+        case torch.SymInt():
+            text = render(value)
+            return text, text is not None
+        case list() | tuple():
+            items = [_plain(v, render) for v in value]
+            return tuple(item for item, _ in items), all(ok for _, ok in items)
+        case _:
+            return value, True
+
+
+def steps(sequence: ViewMetaSequence | None, render: Render) -> tuple[ViewStep, ...] | None:
+    """The chain as view steps, or None when a record or a size has no public form.
+
+    `render` turns a symbolic size into an expression over what the program receives.
+    """
+    if sequence is None:
+        return None
+    result = []
+    for record in sequence.sequence:
+        operation = _operation(type(record).__name__.removesuffix(_SUFFIX))
+        if operation is None:
+            return None
+        _symbolic, *rest = record.as_tuple()
+        pick: int | None = None
+        if not isinstance(rest[0], bool):
+            pick, *rest = rest
+        values = rest[2:]
+        parameters = operation._schema.arguments[1:]
+        if len(values) != len(parameters):
+            return None
+        positional: list[object] = []
+        keywords: list[tuple[str, object]] = []
+        for parameter, value in zip(parameters, values, strict=True):
+            plain, known = _plain(value, render)
+            if not known:
+                return None
+            if not parameter.kwarg_only:
+                positional.append(plain)
+            elif plain != parameter.default_value:
+                keywords.append((parameter.name, plain))
+        while positional and parameters[len(positional) - 1].has_default_value():
+            if parameters[len(positional) - 1].default_value != positional[-1]:
+                break
+            positional.pop()
+        result.append(ViewStep(operation.name(), tuple(positional), tuple(keywords), pick))
+    return tuple(result)
