@@ -9,8 +9,8 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import fx
 
-from straightline import config as options
-from straightline.errors import OptionError, StraightlineError
+from straightline import config
+from straightline.errors import OptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,10 +24,8 @@ def backend(
     **unknown: object,
 ) -> Callable[..., Any]:
     """What `torch.compile(f, backend="straightline")` calls for each graph."""
-    from straightline import config as settings
-
-    settings.resolve_mode(mode)
-    resolved = settings.resolve({**unknown, **(options or {})})
+    config.resolve_mode(mode)
+    resolved = config.resolve({**unknown, **(options or {})})
     from straightline.torch_private import gate
 
     report = gate.check()
@@ -43,3 +41,59 @@ def backend(
             gm, example_inputs, functools.partial(pipeline.compile_graph, config=resolved)
         )
     return pipeline.compile_graph(gm, example_inputs, resolved)
+
+
+@overload
+def compile(target: F, /, **keywords: Any) -> F: ...
+@overload
+def compile(target: None = None, /, **keywords: Any) -> Callable[[F], F]: ...
+
+
+def compile(
+    target: Any = None,
+    /,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    **values: object,
+) -> Any:
+    """Compile a function or a module; works as a decorator with and without arguments.
+
+    A function comes back as a callable with its name and signature. A module comes back as an object of
+    its own class's kind that shares everything with the original: parameters, buffers, hooks, training
+    mode. Both carry `source`, `graphs` and `num_kernels`. Other keywords are straightline's options.
+    """
+    config.resolve(values)
+    if target is None:
+        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, **values)
+    if not callable(target):
+        raise OptionError(
+            f"straightline.compile takes a function or a module, not {target!r} of type "
+            f"{type(target).__qualname__}",
+            todo="pass something that can be called, or use it as a decorator",
+        )
+    from straightline import compiled
+
+    def compile_with_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(  # type: ignore[no-any-return]
+            function,
+            backend="straightline",
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            options=dict(values),
+        )
+
+    if isinstance(target, torch.nn.Module):
+        return compiled.module(target, compile_with_torch)
+    return compiled.CompiledFunction(target, compile_with_torch(target))
+
+
+def source(target: object) -> str:
+    """The text of every function generated so far for something compiled through straightline.
+
+    Each is preceded by the guards under which Dynamo calls it. Works for what `straightline.compile`
+    returns and for what `torch.compile(..., backend="straightline")` does.
+    """
+    from straightline import compiled
+
+    return compiled.source(target)

@@ -35,6 +35,7 @@ class Program:
     contract: Contract
     compile_id: str
     call: Callable[..., Any]
+    graphs: tuple[fx.GraphModule, ...]
     generated: list[Generated] = field(default_factory=list)
 
     @property
@@ -67,6 +68,12 @@ def _writer(contract: Contract, direction: str, compile_id: str) -> Writer:
     return writer
 
 
+def _finished(program: Program) -> Program:
+    """The program can be found again from its function."""
+    program.call.__straightline__ = program  # type: ignore[attr-defined]
+    return program
+
+
 def build_inference(
     contract: Contract,
     graph: fx.GraphModule,
@@ -81,7 +88,7 @@ def build_inference(
     inference.emit(writer, contract, graph, function)
     generated, defined = _generate(writer, contract, "inference", compile_id)
     observe(generated)
-    return Program(contract, compile_id, defined[function], [generated])
+    return _finished(Program(contract, compile_id, defined[function], (graph,), [generated]))
 
 
 class LazyBackward:
@@ -133,7 +140,9 @@ def build_training(
     forward.emit_outer(writer, contract, outer, apply, made_inner.results)
     generated, defined = _generate(writer, contract, "forward", compile_id)
     observe(generated)
-    program = Program(contract, compile_id, defined[outer], [generated])
+    program = _finished(
+        Program(contract, compile_id, defined[outer], (graph, backward_graph), [generated])
+    )
 
     def compile_backward() -> Callable[..., Any]:
         backward_writer = _writer(contract, "backward", compile_id)
