@@ -1,0 +1,408 @@
+"""PyTorch's own operator database through the backend, forward and backward, against eager.
+
+    python scripts/opinfo.py --json opinfo.json                  every operator, two samples each
+    python scripts/opinfo.py --samples 20 --shard 0/4 --json 0.json
+    python scripts/opinfo.py --ops softmax,nn.functional.linear
+
+Every sample that eager can run is compiled by the backend and by torch's aot_eager, in one process.
+A process that dies or hangs costs one operator, and shows as a crash. Results are kept as lines
+beside the JSON file (`.jsonl`): with `--resume` a run that was stopped goes on from there. Exit
+status 1 when the backend fails a sample that aot_eager passes, falls back to torch's runtime layer,
+or takes the process with it.
+
+Needs expecttest, numpy and packaging beside torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from isolate import Worker, serve
+from torch._dynamo.utils import counters
+from torch.utils import _pytree as pytree
+
+STOCK = "aot_eager"
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "complex64": torch.complex64,
+    "int64": torch.int64,
+    "bool": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of a sample gave: outputs and, where there are any, gradients."""
+
+    outputs: list[Any]
+    gradients: list[torch.Tensor | None]
+
+
+# -- one sample ------------------------------------------------------------------------------------
+
+
+def fresh(value: Any) -> Any:
+    """The sample's arguments anew, with their strides, so that no run sees another's mutation."""
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout != torch.strided:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        copy = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+        if 0 in tensor.stride() and tensor.numel() > 1:
+            copy = tensor.detach().clone()
+        else:
+            copy.copy_(tensor.detach())
+        return copy.requires_grad_(tensor.requires_grad)
+
+    return pytree.tree_map_only(torch.Tensor, copied, value)
+
+
+def run(function: Callable[..., Any], arguments: Any) -> Outcome:
+    """Forward and backward from random tangents; the generators start alike in every run."""
+    args, kwargs = fresh(arguments)
+    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if wants_gradient(leaf)]
+    torch.manual_seed(0)
+    outputs = pytree.tree_leaves(function(*args, **kwargs))
+    roots = [output for output in outputs if wants_gradient(output)]
+    generator = torch.Generator().manual_seed(1)
+    gradients: list[torch.Tensor | None] = []
+    if roots and leaves:
+        tangents = [
+            torch.randn(root.shape, generator=generator, dtype=root.dtype) for root in roots
+        ]
+        gradients = list(torch.autograd.grad(roots, leaves, tangents, allow_unused=True))
+    return Outcome([detached(output) for output in outputs], gradients)
+
+
+def wants_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def difference(expected: Outcome, got: Outcome, values: bool) -> str | None:
+    """The first difference; of values only when eager gives the same ones twice."""
+    if len(expected.outputs) != len(got.outputs):
+        return f"{len(got.outputs)} outputs for {len(expected.outputs)}"
+    for index, (want, have) in enumerate(zip(expected.outputs, got.outputs, strict=True)):
+        found = unlike(want, have, values, strides=True)
+        if found:
+            return f"output {index}: {found}"
+    if len(expected.gradients) != len(got.gradients):
+        return f"{len(got.gradients)} gradients for {len(expected.gradients)}"
+    for index, (want, have) in enumerate(zip(expected.gradients, got.gradients, strict=True)):
+        if want is None or have is None:
+            zero = next((grad for grad in (want, have) if grad is not None), None)
+            found = None if zero is None or not zero.count_nonzero() else f"{want} became {have}"
+        else:
+            found = unlike(want, have, values, strides=False)
+        if found:
+            return f"gradient {index}: {found}"
+    return None
+
+
+def unlike(want: Any, have: Any, values: bool, strides: bool) -> str | None:
+    if not isinstance(want, torch.Tensor):
+        same = type(want) is type(have) and (not values or want == have)
+        return None if same else f"{want} became {have}"
+    if want.requires_grad != have.requires_grad:
+        return "requires_grad differs"
+    rounding = None if values else float("inf")
+    try:
+        torch.testing.assert_close(
+            have,
+            want,
+            rtol=rounding,
+            atol=rounding,
+            equal_nan=True,
+            # A dimension of size one, or an empty tensor, has no stride that matters.
+            check_stride=strides
+            and want.layout == torch.strided
+            and min(want.shape, default=0) > 1,
+        )
+    except AssertionError as error:
+        return " ".join(str(error).split())[:300]
+    return None
+
+
+def text_of(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])}"[:400]
+
+
+# -- one operator ----------------------------------------------------------------------------------
+
+
+def compiled(
+    backend: str, operator: Callable[..., Any], dynamic: bool | None
+) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return operator(*args, **kwargs)
+
+    made: Callable[..., Any] = torch.compile(call, backend=backend, dynamic=dynamic)
+    return made
+
+
+def try_backend(
+    backend: str,
+    operator: Callable[..., Any],
+    arguments: Any,
+    expected: Outcome,
+    values: bool,
+    dynamic: bool | None,
+) -> tuple[str | None, int]:
+    """What went wrong, if anything, and how many graphs the backend was given."""
+    torch._dynamo.reset()
+    counters.clear()
+    # What would break the graph for its size or its value is to reach the backend too.
+    capture = torch._dynamo.config.patch(
+        capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True
+    )
+    try:
+        with capture:
+            got = run(compiled(backend, operator, dynamic), arguments)
+    except Exception as error:  # noqa: BLE001 - any failure of a sample is its result
+        return text_of(error), counters["stats"]["unique_graphs"]
+    return difference(expected, got, values), counters["stats"]["unique_graphs"]
+
+
+def eager_outcome(operator: Callable[..., Any], arguments: Any) -> tuple[Outcome, bool] | None:
+    """Eager's result, and whether a second run repeats it; None when eager cannot run it."""
+    try:
+        first, second = run(operator, arguments), run(operator, arguments)
+    except Exception:  # noqa: BLE001 - there is nothing to compare with
+        return None
+    return first, difference(first, second, values=True) is None
+
+
+def fallback_reasons() -> list[str]:
+    """Why graphs went to torch's own runtime layer since the last call."""
+    if "straightline" not in sys.modules:
+        return []
+    from straightline.report import fallbacks
+
+    reasons = sorted(fallbacks.counts())
+    fallbacks.clear()
+    return reasons
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """All samples of one operator through both backends."""
+    from torch.testing._internal import common_methods_invocations as database
+
+    warnings.simplefilter("ignore")
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
+    # Random operators come wrapped in a seed, which Dynamo cannot capture; `run` sets its own.
+    database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    info = next(info for info in database.op_db if full_name(info) == question["op"])
+    dtype = DTYPES[question["dtype"]]
+    result: dict[str, Any] = {"op": question["op"], "skipped": None, "samples": 0, "eager_fails": 0}
+    result |= {"passed": 0, "stock_passed": 0, "compiled": 0, "graphs": 0}
+    result |= {"failures": [], "stock_failures": [], "fallbacks": []}
+    if dtype not in info.supported_dtypes("cpu"):
+        return result | {"skipped": f"no {question['dtype']} on the CPU"}
+    backward = dtype in info.supported_backward_dtypes("cpu") and info.supports_autograd
+    start = time.perf_counter()
+    torch.manual_seed(0)
+    for index, sample in enumerate(info.sample_inputs("cpu", dtype, requires_grad=backward)):
+        if index >= question["samples"]:
+            break
+        arguments = ((sample.input, *sample.args), dict(sample.kwargs))
+        one_sample(info.op, arguments, index, question, result)
+        if time.perf_counter() - start > question["budget"]:
+            break
+    return result | {"seconds": round(time.perf_counter() - start, 2)}
+
+
+def one_sample(
+    operator: Callable[..., Any],
+    arguments: Any,
+    index: int,
+    question: dict[str, Any],
+    result: dict[str, Any],
+) -> None:
+    eager = eager_outcome(operator, arguments)
+    if eager is None:
+        result["eager_fails"] += 1
+        return
+    expected, repeats = eager
+    dynamic = question["dynamic"]
+    result["samples"] += 1
+    failure, graphs = try_backend(
+        question["backend"], operator, arguments, expected, repeats, dynamic
+    )
+    result["graphs"] += graphs
+    result["compiled"] += graphs > 0
+    reasons = fallback_reasons()
+    if reasons:
+        result["fallbacks"].append({"sample": index, "reasons": reasons})
+    stock, _ = try_backend(STOCK, operator, arguments, expected, repeats, dynamic)
+    result["passed"] += failure is None
+    result["stock_passed"] += stock is None
+    if failure is not None:
+        result["failures"].append(
+            {"sample": index, "failure": failure, "stock_passes": stock is None}
+        )
+    if stock is not None:
+        result["stock_failures"].append({"sample": index, "failure": stock})
+
+
+# -- all operators ---------------------------------------------------------------------------------
+
+
+def full_name(info: Any) -> str:
+    return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
+
+
+def names(options: argparse.Namespace) -> list[str]:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    known = sorted({full_name(info) for info in op_db})
+    if options.ops:
+        wanted = options.ops.split(",")
+        missing = sorted(set(wanted) - set(known))
+        if missing:
+            raise SystemExit(f"no such operator: {', '.join(missing)}")
+        known = wanted
+    shard, count = map(int, options.shard.split("/"))
+    return known[shard::count]
+
+
+def earlier(lines: Path | None, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The results that an earlier run with the same settings left."""
+    if lines is None or not lines.exists():
+        return {}
+    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    return {
+        record["result"]["op"]: record["result"]
+        for record in records
+        if record["settings"] == settings
+    }
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    settings = {
+        key: getattr(options, key) for key in ("backend", "dtype", "samples", "dynamic", "budget")
+    }
+    lines = options.json.with_suffix(".jsonl") if options.json else None
+    if lines is not None and not options.resume:
+        lines.unlink(missing_ok=True)
+    done = earlier(lines, settings)
+    command = [sys.executable, "-W", "ignore", __file__, "--worker"]
+    worker = Worker(command, options.timeout, options.batch)
+    results: list[dict[str, Any]] = []
+    todo = names(options)
+    for index, name in enumerate(todo):
+        result = done.get(name)
+        if result is None:
+            reply = worker.ask({"op": name} | settings)
+            result = {"op": name} | reply
+            if lines is not None:
+                with lines.open("a") as file:
+                    file.write(json.dumps({"settings": settings, "result": result}) + "\n")
+            for failure in result.get("failures", []):
+                if failure["stock_passes"]:
+                    print(f"{name} sample {failure['sample']}: {failure['failure']}", flush=True)
+        if "crash" in result:
+            print(f"{name}: {result['crash']}", flush=True)
+        results.append(result)
+        if index % 50 == 49:
+            print(f"{index + 1} of {len(todo)}", flush=True)
+    worker.close()
+    return results
+
+
+def summary(
+    options: argparse.Namespace, results: list[dict[str, Any]], seconds: float
+) -> dict[str, Any]:
+    ran = [result for result in results if "crash" not in result and not result["skipped"]]
+    total: Counter[str] = Counter()
+    for result in ran:
+        for key in ("samples", "passed", "stock_passed", "compiled", "graphs", "eager_fails"):
+            total[key] += result[key]
+    return {
+        "backend": options.backend,
+        "stock": STOCK,
+        "torch": torch.__version__,
+        "dtype": options.dtype,
+        "seconds": round(seconds, 1),
+        "operators": len(results),
+        "operators_run": sum(result["samples"] > 0 for result in ran),
+        **total,
+        "fails_but_stock_passes": [
+            {"op": result["op"], **failure}
+            for result in ran
+            for failure in result["failures"]
+            if failure["stock_passes"]
+        ],
+        "passes_but_stock_fails": sum(
+            failure["sample"] not in {own["sample"] for own in result["failures"]}
+            for result in ran
+            for failure in result["stock_failures"]
+        ),
+        "fallbacks": [
+            {"op": result["op"], **fallback} for result in ran for fallback in result["fallbacks"]
+        ],
+        "crashes": {result["op"]: result["crash"] for result in results if "crash" in result},
+        "never_compiled": sorted(r["op"] for r in ran if r["samples"] and not r["compiled"]),
+        "skipped": {r["op"]: r["skipped"] for r in results if r.get("skipped")},
+        "results": results,
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--backend", default="straightline")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--samples", type=int, default=2, help="samples per operator, at most")
+    parser.add_argument("--dynamic", action="store_const", const=True, help="symbolic sizes")
+    parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator from the i-th")
+    parser.add_argument("--ops", help="only these, comma-separated")
+    parser.add_argument("--json", type=Path, help="where the result goes")
+    parser.add_argument("--resume", action="store_true", help="keep what a stopped run found")
+    parser.add_argument(
+        "--budget", type=float, default=60.0, help="seconds of samples per operator"
+    )
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds until it is a hang")
+    parser.add_argument("--batch", type=int, default=60, help="operators that a process sees")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse()
+    if options.worker:
+        serve(answer)
+        return 0
+    start = time.perf_counter()
+    report = summary(options, measure(options), time.perf_counter() - start)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    for key, value in report.items():
+        if key not in ("results", "skipped"):
+            print(f"{key}: {value}")
+    return 1 if report["fails_but_stock_passes"] or report["fallbacks"] or report["crashes"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
