@@ -82,7 +82,8 @@ class Verdict:
         """Equal for programs that probably fail for one reason."""
         if not self.differences:
             return self.status
-        first = self.differences[0]
+        hard = [d for d in self.differences if d.kind not in SOFT_KINDS]
+        first = (hard or self.differences)[0]
         text = f"{first.kind}: {first.got}" if "error" in first.kind else first.kind
         return re.sub(r"0x[0-9a-f]+|\d+", "#", text)[:120]
 
