@@ -13,6 +13,7 @@ from torch import fx
 from straightline.capture.contract import Contract
 from straightline.runtime import backward, forward, inference, register, rng
 from straightline.runtime.writer import Writer
+from straightline.torch_private.tracing import never_trace
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,10 @@ class LazyBackward:
             if self._compiled is None:
                 self._compiled = self._compile()
         return self._compiled
+
+
+# Autograd calls it from within whatever Dynamo is running.
+never_trace(LazyBackward.__call__.__code__)
 
 
 def build_training(

@@ -31,7 +31,7 @@ def functions(
     traces them, nor what they call.
     """
     module: dict[str, Any] = dict(namespace)
-    module["__name__"] = file
+    module["__name__"] = "straightline"
     code = compile(text, file, "exec", dont_inherit=True)
     exec(code, module)
     defined = {

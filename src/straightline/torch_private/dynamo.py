@@ -112,7 +112,7 @@ def _entries(code: types.CodeType, seen: set[types.CodeType]) -> Iterator[tuple[
     seen.add(code)
     for entry in _debug_get_cache_entry_list(code):
         guards = _guard_text(entry.guard_manager)
-        namespace = entry.guard_manager.global_scope
+        namespace = entry.guard_manager.global_scope["G"]
         for name in entry.code.co_names:
             value = namespace.get(name)
             if name.startswith("__compiled_fn"):
