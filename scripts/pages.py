@@ -24,11 +24,12 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-# Runs one page. Blank lines before each block keep the page's own line numbers, so that a
-# traceback, and the line comments in generated functions, point into the page.
+# Runs one page. Blank lines before each block keep the page's own line numbers, and linecache holds
+# the page, so that tracebacks and the comments in generated functions show its lines.
 _RUNNER = """
-import contextlib, io, json, sys, types
-page, blocks = json.load(sys.stdin)
+import contextlib, io, json, linecache, sys, types
+page, text, blocks = json.load(sys.stdin)
+linecache.cache[page] = (len(text), None, text.splitlines(True), page)
 module = sys.modules["__main__"] = types.ModuleType("__main__")
 printed = []
 for line, code in blocks:
@@ -67,12 +68,13 @@ def blocks(text: str) -> list[Block]:
     ]
 
 
-def run(page: Path, code: list[Block]) -> list[str]:
-    """Run the blocks in order and return what each printed."""
+def run(name: str, text: str) -> list[str]:
+    """Run the blocks of the page `text` in order and return what each printed."""
+    code = [(block.line, block.code) for block in blocks(text)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", _RUNNER],
-            input=json.dumps([str(page), [(block.line, block.code) for block in code]]),
+            input=json.dumps([name, text, code]),
             capture_output=True,
             text=True,
             cwd=folder,
@@ -102,7 +104,7 @@ def main() -> int:
     stale = 0
     for page in options.pages:
         text = page.read_text()
-        new = renewed(text, run(page, blocks(text))) if blocks(text) else text
+        new = renewed(text, run(page.name, text)) if blocks(text) else text
         if new != text:
             stale += 1
             print(f"{page}: {'renewed' if options.write else 'is not current'}")

@@ -27,10 +27,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "torch_private": ("capture.contract", "errors"),
     "capture": ("errors", "torch_private"),
     "runtime": ("capture.contract", "capture.origins", "errors", "torch_private"),
-    # Stages return records; only the pipeline hands them to report.
+    # Stages return records; only the pipeline hands them to report, which knows their type.
     "report": ("__version__", "config", "errors", "torch_private.gate"),
-    "pipeline": ("capture", "config", "errors", "report", "runtime", "torch_private"),
-    "api": ("config", "errors", "pipeline", "report", "torch_private"),
+    "report.trace": ("report.log", "runtime.programs", "torch_private.artifacts"),
+    "fallback": ("capture.origins", "config", "report", "torch_private.stock"),
+    "pipeline": ("capture", "config", "errors", "fallback", "report", "runtime", "torch_private"),
+    "compiled": ("errors", "torch_private"),
+    "api": ("compiled", "config", "errors", "fallback", "pipeline", "torch_private"),
     "demo": ("__version__", "api", "compile", "report", "source"),
     "cli": ("__version__", "config", "demo", "report"),
     "__init__": ("api", "config", "report.doctor"),

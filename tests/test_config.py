@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 import straightline
 from straightline import config
@@ -142,10 +143,54 @@ def test_a_mode_nobody_knows():
         resolve_mode("fast")
 
 
-def test_every_mode_of_torch_is_decided():
-    import torch._inductor
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"options": {"fallbak": "error"}}, r"unknown option 'fallbak'; did you mean 'fallback'\?"),
+        ({"options": {"fallback": "loud"}}, "option 'fallback' cannot be 'loud'"),
+        ({"mode": "max-autotune"}, "does not take mode='max-autotune'"),
+    ],
+)
+def test_torch_compile_says_what_is_wrong(given, said):
+    compiled = torch.compile(lambda x: x + 1, backend="straightline", **given)
+    with pytest.raises(RuntimeError, match=said) as caught:
+        compiled(torch.ones(2))
+    assert isinstance(caught.value.inner_exception, OptionError)
 
-    assert set(torch._inductor.list_mode_options()) == set(config._MODES)
+
+def test_torch_compile_takes_a_mode_and_options():
+    x = torch.ones(2)
+    for given in ({"mode": "reduce-overhead"}, {"options": {"fallback": "error"}}):
+        compiled = torch.compile(lambda x: x + 1, backend="straightline", fullgraph=True, **given)
+        torch.testing.assert_close(compiled(x), x + 1)
+
+
+@pytest.mark.parametrize("values", [{"fallbak": "error"}, {"fallback": "loud"}])
+def test_our_own_compile_says_it_at_once(values):
+    with pytest.raises(OptionError):
+        straightline.compile(lambda x: x + 1, **values)
+    with pytest.raises(OptionError):
+        straightline.compile(**values)
+
+
+@pytest.mark.parametrize("target", [3, "f", [len]])
+def test_what_cannot_be_called_cannot_be_compiled(target):
+    with pytest.raises(OptionError, match="takes a function or a module") as caught:
+        straightline.compile(target)
+    assert repr(target) in str(caught.value)
+
+
+def test_options_count_when_compiling(tmp_path):
+    compiled = straightline.compile(lambda x: x + 1)
+    with straightline.options(dump=str(tmp_path)):
+        compiled(torch.ones(2))
+    assert list(tmp_path.iterdir())
+
+
+def test_every_mode_of_torch_is_decided():
+    from torch._inductor import list_mode_options
+
+    assert set(list_mode_options()) == set(config._MODES)
 
 
 def test_every_option_is_documented():

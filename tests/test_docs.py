@@ -22,7 +22,7 @@ def name(page):
 def test_code_on_the_page_runs_and_prints_what_it_says(page):
     text = page.read_text()
     try:
-        printed = pages.run(page, pages.blocks(text))
+        printed = pages.run(page.name, text)
     except pages.PageError as error:
         pytest.fail(str(error), pytrace=False)
     assert pages.renewed(text, printed) == text, f"python scripts/pages.py --write {name(page)}"
@@ -52,16 +52,14 @@ def test_the_example_runs(example):
 PAGE = "# Page\n\n```python\nx = 1\n```\n\n```python\nprint(x)\n```\n\n```text\n2\n```\n"
 
 
-def test_a_page_that_is_wrong_is_found_and_renewed(tmp_path):
-    page = tmp_path / "page.md"
+def test_a_page_that_is_wrong_is_found_and_renewed():
     first, second = pages.blocks(PAGE)
     assert (first.line, first.output, second.line, second.output) == (3, None, 7, "2\n")
-    printed = pages.run(page, [first, second])
+    printed = pages.run("page.md", PAGE)
     assert printed == ["", "1\n"]
     assert pages.renewed(PAGE, printed) == PAGE.replace("2\n", "1\n")
 
 
-def test_an_error_points_into_the_page(tmp_path):
-    text = PAGE.replace("x = 1", "y = 1")
-    with pytest.raises(pages.PageError, match=r"page\.md\", line 8"):
-        pages.run(tmp_path / "page.md", pages.blocks(text))
+def test_an_error_points_into_the_page():
+    with pytest.raises(pages.PageError, match=r'page\.md", line 8'):
+        pages.run("page.md", PAGE.replace("x = 1", "y = 1"))
