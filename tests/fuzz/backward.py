@@ -59,7 +59,7 @@ def some(items: Sequence[str], rng: random.Random) -> list[str]:
 
 
 def tangents(outputs: Sequence[str], rng: random.Random) -> str:
-    forms = ("", "", "", ", 'expanded'", ", 'transposed'")
+    forms = ("",) * 6 + (", 'expanded'",) * 2 + (", 'transposed'",) * 2 + (", 'unwrapped'",)
     texts = (f"tangent({out}, {seed}{rng.choice(forms)})" for seed, out in enumerate(outputs))
     return "[" + ", ".join(texts) + "]"
 

@@ -105,13 +105,13 @@ def two(a, b, requires_grad=False):
     "tangent(": """\
 def tangent(out, seed, form="plain"):
     g = torch.Generator().manual_seed(seed)
+    t = torch.randn(out.shape, generator=g, dtype=out.dtype)
     if form == "expanded":
-        return torch.randn((), generator=g, dtype=out.dtype).expand(out.shape)
+        t = torch.randn((), generator=g, dtype=out.dtype).expand(out.shape)
     if form == "transposed":
         t = torch.randn(tuple(reversed(out.shape)), generator=g, dtype=out.dtype)
-        return t.permute(tuple(reversed(range(out.dim()))))
-    t = torch.randn(out.shape, generator=g, dtype=out.dtype)
-    if isinstance(out, TwoTensor):
+        t = t.permute(tuple(reversed(range(out.dim()))))
+    if isinstance(out, TwoTensor) and form != "unwrapped":
         return TwoTensor(t, t * 0.5)
     return t
 """,
