@@ -466,7 +466,9 @@ def differences(
             continue
         left, right = eager.get(key, missing), compiled.get(key, missing)
         if not same(left, right):
-            lines.append(f"  {key}:\n      eager    {show(left)}\n      compiled {show(right)}")
+            line = f"  {key}:\n      eager    {show(left)}\n      compiled {show(right)}"
+            # An error explains what is absent after it.
+            lines.insert(0 if isinstance(right, Raised) else len(lines), line)
     return lines
 
 

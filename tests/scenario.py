@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_flatten
 
 BACKEND = os.environ.get("STRAIGHTLINE_TEST_BACKEND", "straightline")
 
@@ -28,6 +28,10 @@ def compiled(fn: Any, *, fullgraph: bool = True, **kwargs: Any) -> Any:
 
 def _eager(fn: Any, **_: Any) -> Any:
     return fn
+
+
+def _graphs() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def clear_fallbacks() -> None:
@@ -51,8 +55,10 @@ def same(scenario: Scenario, *, rtol: float = 1e-5, atol: float = 1e-6) -> Any:
     want = scenario(_eager)
     torch._dynamo.reset()
     clear_fallbacks()
+    graphs = _graphs()
     torch.manual_seed(0)
     got = scenario(compiled)
+    assert _graphs() > graphs, "the scenario compiled nothing"
     assert_same(got, want, rtol=rtol, atol=atol)
     assert_no_fallbacks()
     return got

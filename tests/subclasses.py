@@ -62,9 +62,7 @@ class Wrapper(torch.Tensor):
         return cls(inner, outer_size, outer_stride)
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
 
         def run(name: str) -> Any:
@@ -81,9 +79,7 @@ class Wrapper(torch.Tensor):
             else per_member[0]
             for per_member in zip(*(flat for flat, _ in outs), strict=True)
         ]
-        return return_and_correct_aliasing(
-            func, args, kwargs, pytree.tree_unflatten(leaves, spec)
-        )
+        return return_and_correct_aliasing(func, args, kwargs, pytree.tree_unflatten(leaves, spec))
 
 
 class Shuffled(Wrapper):
@@ -108,9 +104,7 @@ class Seed(Wrapper):
     MEMBERS = ("value",)
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
             return super().__torch_dispatch__(func, types, args, kwargs)
@@ -190,9 +184,7 @@ class Labelled(torch.Tensor):
         return Labelled(inner["value"], inner["label"], outer_size, outer_stride)
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         labels = [a.label for a in pytree.arg_tree_leaves(*args, **kwargs) if isinstance(a, cls)]
         value = lambda t: t.value  # noqa: E731
@@ -232,9 +224,7 @@ class Flat(torch.Tensor):
         return Flat(inner["values_1d"], outer_size, outer_stride)
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         shaped = lambda t: t.values_1d.view(t.shape)  # noqa: E731
         out = func(
@@ -279,9 +269,7 @@ class ColumnMajor(torch.Tensor):
         return ColumnMajor(inner["rows"], outer_size, outer_stride)
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         across = lambda t: t.rows.t()  # noqa: E731
         out = func(
@@ -341,9 +329,7 @@ class Int8Weight(torch.Tensor):
         return Int8Weight(inner["packed"], inner["scale"], outer_size, outer_stride)
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.nn.functional.linear:
             return _int8_linear(*args, **kwargs)
@@ -351,9 +337,7 @@ class Int8Weight(torch.Tensor):
             return func(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
             weight = args[0]

@@ -112,7 +112,8 @@ def _twin_class(cls: type[torch.nn.Module]) -> type[Any]:
 
 
 def module(
-    original: torch.nn.Module, compile_with_torch: Callable[[Callable[..., Any]], Callable[..., Any]]
+    original: torch.nn.Module,
+    compile_with_torch: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> torch.nn.Module:
     """An object of a subclass of the module's class that shares its state and calls compiled code.
 

@@ -1,9 +1,9 @@
 """The compiler on one page: its stages, in order.
 
-    capture    trace the graph with torch's own stages, stop before any of torch's runtime is built,
-               and freeze every duty of the runtime into a contract
-    runtime    emit one function per direction that does all of them, graph operations included
-    report     what was generated goes to the log, to TORCH_TRACE and, if asked for, to a folder
+capture    trace the graph with torch's own stages, stop before any of torch's runtime is built,
+           and freeze every duty of the runtime into a contract
+runtime    emit one function per direction that does all of them, graph operations included
+report     what was generated goes to the log, to TORCH_TRACE and, if asked for, to a folder
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def compile_graph(
     observe = _observer(config, f"{name}_{origins.identifier(compile_id)}")
     with stages.trace(gm, example_inputs, joint_passes=(cse.eliminate,)) as traced:
         written = translate.written_inputs(traced)
+        simplify.resize_inputs(traced.forward)
         simplify.drop_detach(traced.forward, written.first_saved)
         if traced.backward is not None:
             simplify.drop_detach(traced.backward, len(translate.output_values(traced.backward)))
@@ -95,4 +96,3 @@ def _observer(config: Config, title: str) -> programs.Observer:
             trace.write(generated, config.dump, title)
 
     return observe
-

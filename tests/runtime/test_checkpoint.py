@@ -175,9 +175,14 @@ def test_policy_says_what_runs_again() -> None:
         return ((x @ a).sin() @ b).sin()
 
     counts = {}
-    for name, how in {"plain": None, "again": {}, "saved": {"context_fn": functools.partial(
-        create_selective_checkpoint_contexts, save_products
-    )}}.items():
+    for name, how in {
+        "plain": None,
+        "again": {},
+        "saved": {
+            "context_fn": functools.partial(create_selective_checkpoint_contexts, save_products)
+        },
+    }.items():
+
         def run(x: Any, a: Any, b: Any, how: Any = how) -> torch.Tensor:
             if how is None:
                 return chain(x, a, b)
@@ -235,9 +240,7 @@ def test_early_stop_and_partial_gradients() -> None:
 
 def test_two_results_of_a_checkpoint() -> None:
     def scenario(compile: Compile) -> Any:
-        f = compile(
-            lambda x: checkpoint(lambda t: (t.sin(), t.cos() * t), x, use_reentrant=False)
-        )
+        f = compile(lambda x: checkpoint(lambda t: (t.sin(), t.cos() * t), x, use_reentrant=False))
         x = torch.randn(3, requires_grad=True)
         a, b = f(x)
         (a * b).sum().backward()

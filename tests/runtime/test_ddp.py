@@ -22,11 +22,21 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     distributed.destroy_process_group()
 
 
-def net() -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for _ in range(4):
-        layers += [nn.Linear(64, 64), nn.Tanh()]
-    return nn.Sequential(*layers)
+class Chain(nn.Module):
+    """A module of our own: Dynamo compiles nothing below DDP whose frames are all torch's."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def net() -> Chain:
+    return Chain(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())))
 
 
 def split() -> dict[str, float]:
@@ -88,7 +98,7 @@ def test_channels_last_between_splits() -> None:
     """The layout of a split's result is what the next one was compiled for."""
 
     def scenario(compile: Compile) -> Any:
-        inner = nn.Sequential(
+        inner = Chain(
             *(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)), nn.Flatten(), nn.Linear(128, 2)
         ).to(memory_format=torch.channels_last)
         module = DistributedDataParallel(inner, bucket_cap_mb=8 * 8 * 9 * 4 / 2**20)
@@ -106,7 +116,7 @@ def test_channels_last_between_splits() -> None:
 
 def test_buffers_and_batch_norm() -> None:
     def scenario(compile: Compile) -> Any:
-        inner = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 64), nn.ReLU())
+        inner = Chain(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 64), nn.ReLU())
         module = DistributedDataParallel(inner, **split())
         told = train(module, compile(module, fullgraph=False), (8, 8))
         return told, list(module.buffers())

@@ -636,9 +636,7 @@ def test_custom_op() -> None:
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_backward(*inputs)
 
-    cube.register_autograd(
-        lambda ctx, g: 3 * g * ctx.saved_tensors[0].pow(2), setup_context=keep
-    )
+    cube.register_autograd(lambda ctx, g: 3 * g * ctx.saved_tensors[0].pow(2), setup_context=keep)
 
     def scenario(compile: Compile) -> Any:
         x = leaf(4)
@@ -997,9 +995,7 @@ def test_live_leaves_are_used() -> None:
 def test_option_save_keeps_it() -> None:
     def scenario(compile: Compile) -> Any:
         x = leaf(4)
-        return second_derivative(
-            compile(wave, options={"double_backward": "save"}), x, x * 1
-        )
+        return second_derivative(compile(wave, options={"double_backward": "save"}), x, x * 1)
 
     same(scenario, **CLOSE)
 

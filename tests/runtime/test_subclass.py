@@ -463,7 +463,7 @@ def test_dtensor_made_and_left_inside(mesh: Any) -> None:
 
 
 def test_dtensor_module(mesh: Any) -> None:
-    from torch.distributed.tensor import distribute_module, distribute_tensor, Replicate
+    from torch.distributed.tensor import Replicate, distribute_module, distribute_tensor
 
     def scenario(compile: Compile) -> Any:
         module = distribute_module(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), mesh)

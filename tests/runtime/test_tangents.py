@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from scenario import Compile, compiled, same
 from subclasses import Coercing
 from torch.autograd import grad
 from torch.testing._internal.two_tensor import TwoTensor
+
 
 def value(gradient: torch.Tensor | None, of: torch.Tensor) -> torch.Tensor:
     """A gradient as a value: packed, and none is zero.
@@ -288,7 +290,7 @@ def test_plain_tangent_for_a_subclass_output() -> None:
         torch.autograd.backward(outs, [TwoTensor(torch.ones(3), torch.ones(3)), torch.ones(3)])
     said = str(caught.value)
     assert "TwoTensor" in said
-    assert "index 1" in said
+    assert re.search(r"output (at index )?1\b", said), said
     assert "test_tangents.py" in said
     assert "return x * y, x + y" in said
 

@@ -12,10 +12,14 @@ from pathlib import Path
 import torch
 from torch import fx
 
-_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?P<text>[^\n]*)')
+_FRAME = re.compile(
+    r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?P<text>[^\n]*)'
+)
 _TORCH = str(Path(torch.__file__).parent)
 # Parts of a source path that say how a module holds a thing and not which thing it is.
-_HOLDERS = frozenset({"_parameters", "_buffers", "_modules", "L", "G", "self", "parameters", "modules", "buffers"})
+_HOLDERS = frozenset(
+    {"_parameters", "_buffers", "_modules", "L", "G", "self", "parameters", "modules", "buffers"}
+)
 
 
 @dataclass(frozen=True)

@@ -19,3 +19,31 @@ def drop_detach(gm: fx.GraphModule, returned: int) -> None:
             node.replace_all_uses_with(node.args[0])
             gm.graph.erase_node(node)
     gm.recompile()
+
+
+def resize_inputs(gm: fx.GraphModule) -> None:
+    """A storage resized after its contents were replaced is the input's own, not the replacement's.
+
+    Functionalised, `x.copy_(y); use(x); x.untyped_storage().resize_(0)` resizes the value that stands for
+    x's new contents and copies that, freed, into x. The resize belongs after the copy, on x; and a
+    storage that ends up empty needs no copy.
+    """
+    for resize in gm.graph.find_nodes(op="call_function", target=_resize_storage()):
+        value, size = resize.args
+        copies = [
+            user
+            for user in value.users
+            if user.target is torch.ops.aten.copy_.default and user.args[1] is value
+        ]
+        for copy in copies:
+            with gm.graph.inserting_after(copy):
+                gm.graph.call_function(resize.target, (copy.args[0], size))
+            if size == 0:
+                gm.graph.erase_node(copy)
+        if copies:
+            gm.graph.erase_node(resize)
+    gm.recompile()
+
+
+def _resize_storage() -> object:
+    return torch.ops.inductor.resize_storage_bytes_.default

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
 from torch import fx
 
 from straightline.capture.contract import Contract, places
@@ -77,16 +76,16 @@ def _names(writer: Writer, contract: Contract, kept: Sequence[str]) -> saved.Sav
         names.append(value if fits else writer.name(identifier(value)))
     tensors = contract.saved.tensors
     opaque = tensors + contract.saved.opaque
-    return saved.SavedNames(tuple(names[:tensors]), tuple(names[tensors:opaque]), tuple(names[opaque:]))
+    return saved.SavedNames(
+        tuple(names[:tensors]), tuple(names[tensors:opaque]), tuple(names[opaque:])
+    )
 
 
 def _tangent_name(description: str) -> str:
     return f"grad_{identifier(description.replace('output ', 'out'))}"
 
 
-def _emit_state(
-    writer: Writer, contract: Contract, function: str, second_order: object
-) -> None:
+def _emit_state(writer: Writer, contract: Contract, function: str, second_order: object) -> None:
     """Nothing guards a backward: the state it runs in is read now."""
     if contract.backward_state is not None:
         refuse = writer.bind(support.needs_compiled_autograd, "needs_compiled_autograd")
@@ -116,5 +115,3 @@ def _emit_state(
         refuse = writer.bind(support.became_deterministic, "became_deterministic")
         with writer.block(f"if {deterministic}():"):
             writer.line(f"raise {refuse}()")
-
-

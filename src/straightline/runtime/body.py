@@ -77,9 +77,7 @@ def emit(
                 pass
             case _:
                 raise CompilerBug(f"a traced graph holds a node of kind {node.op!r}: {node}")
-    return [
-        _expression(writer, r, names) if i in needed else "None" for i, r in enumerate(results)
-    ]
+    return [_expression(writer, r, names) if i in needed else "None" for i, r in enumerate(results)]
 
 
 def _liveness(

@@ -70,9 +70,7 @@ def emit_outer(
         with contextlib.ExitStack() as stack:
             stack.enter_context(modes.without_saved_tensor_hooks(writer, contract))
             stack.enter_context(modes.view_tracking(writer, needed=slow))
-            stack.enter_context(
-                modes.grad_mode(writer, contract.modes.grad_enabled, wanted=True)
-            )
+            stack.enter_context(modes.grad_mode(writer, contract.modes.grad_enabled, wanted=True))
             if unpacked:
                 comma = "," if len(unpacked) == 1 else ""
                 writer.line(f"{', '.join(unpacked)}{comma} = {call}")
@@ -125,9 +123,7 @@ def emit_inner(
     taken = [i.name for i in contract.inputs]
     with writer.block(f"def {function}(ctx{''.join(f', {n}' for n in taken)}):"):
         if contract.backward_state is not None:
-            writer.line(
-                f"ctx._compiled_autograd_backward_state = {taken[contract.backward_state]}"
-            )
+            writer.line(f"ctx._compiled_autograd_backward_state = {taken[contract.backward_state]}")
         extra: list[str] = []
         with modes.without_autocast(writer, contract):
             inputs = flow.graph_inputs(writer, contract, taken)
@@ -186,5 +182,3 @@ def _requires_grad(contract: Contract, number: int) -> bool:
         return contract.mutations[number].requires_grad
     output = _output(contract, number)
     return output is None or output.requires_grad or not output.tensor
-
-

@@ -30,9 +30,7 @@ def emit(writer: Writer, contract: Contract, graph: fx.GraphModule, function: st
         shielded = contract.modes.grad_enabled and any(i.requires_grad for i in contract.inputs)
         with contextlib.ExitStack() as stack:
             stack.enter_context(
-                modes.grad_mode(
-                    writer, contract.modes.grad_enabled, wanted=False, needed=shielded
-                )
+                modes.grad_mode(writer, contract.modes.grad_enabled, wanted=False, needed=shielded)
             )
             stack.enter_context(modes.without_autocast(writer, contract))
             inputs = flow.graph_inputs(writer, contract, [i.name for i in contract.inputs])

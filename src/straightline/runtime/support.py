@@ -11,7 +11,6 @@ import torch
 
 from straightline.errors import StraightlineError, TangentError
 
-
 # Makes the empty result through which second derivatives find the forward's node.
 new_token = torch.empty
 

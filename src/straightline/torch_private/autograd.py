@@ -63,9 +63,11 @@ def _facts(stages: Stages, *, token: bool) -> Mapping[str, Callable[[], object]]
     meta, subclass, backward = stages.meta, stages.subclass, stages.backward
     tracing, compiling, aot_id = stages.tracing, stages.compile, stages.aot_id
     fns = functools.cache(
-        lambda: (None, None)
-        if subclass is None
-        else codegen_backward_subclass_fns(grad_input_metas=subclass.grad_input_metas)
+        lambda: (
+            (None, None)
+            if subclass is None
+            else codegen_backward_subclass_fns(grad_input_metas=subclass.grad_input_metas)
+        )
     )
 
     def prologue() -> object:
@@ -86,10 +88,12 @@ def _facts(stages: Stages, *, token: bool) -> Mapping[str, Callable[[], object]]
         "maybe_subclass_metadata": lambda: subclass,
         "_aot_id": lambda: aot_id,
         "_lazy_backward_info": lambda: AutogradLazyBackwardCompileInfo(
-            backward, [], tracing, compiling  # type: ignore[arg-type]
+            backward,
+            [],
+            tracing,
+            compiling,  # type: ignore[arg-type]
         ),
         "_bw_prologue_fn": prologue,
         "_bw_epilogue_fn": lambda: _codegen_backward_epilogue(meta, subclass, fns()[1]),
         "num_symints_saved_for_bw": lambda: meta.num_symints_saved_for_bw,
     }
-

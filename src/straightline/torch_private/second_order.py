@@ -20,6 +20,7 @@ from torch import fx
 from torch._C._autograd import SavedTensor, _make_saved_tensor
 from torch._dynamo import compiled_autograd
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.descriptors import PlainAOTInput, PlainAOTOutput
 from torch._functorch._aot_autograd.graph_capture_wrappers import fn_prepped_for_autograd
 from torch._functorch._aot_autograd.graph_compile import (
     _apply_tensorify_python_scalars,
@@ -39,12 +40,10 @@ from torch._functorch._aot_autograd.schemas import (
     SubclassMeta,
     ViewAndMutationMeta,
 )
-from torch._functorch._aot_autograd.descriptors import PlainAOTInput, PlainAOTOutput
 from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch._subclasses.fake_tensor import unset_fake_temporarily as outside_fake_mode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 

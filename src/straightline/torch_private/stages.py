@@ -145,5 +145,3 @@ def trace(
                     default_partition_fn=min_cut_rematerialization_partition,
                 )
             yield Stages(forward, None, detach=frozenset(), **common)
-
-

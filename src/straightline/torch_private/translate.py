@@ -16,11 +16,9 @@ from torch._functorch._aot_autograd.descriptors import PlainAOTOutput, TangentAO
 from torch._functorch._aot_autograd.schemas import (
     InputAliasInfo,
     MemoryFormatMeta,
-
     OpaqueMeta,
     OutputAliasInfo,
     OutputType,
-    PlainTensorMeta,
     SubclassCreationMeta,
     ViewAndMutationMeta,
 )
@@ -69,6 +67,7 @@ _ORIGIN: Mapping[OutputType, From] = {
 # Namespaces whose operations torch exempts from the check that custom operations do not alias.
 _UNCHECKED_NAMESPACES = frozenset({"_c10d_functional", "c10d", "onednn", "fsdp"})
 
+
 def layout(meta: Any) -> Layout:
     """The layout that torch's description of a (sub)class stands for."""
     match meta:
@@ -85,11 +84,13 @@ def layout(meta: Any) -> Layout:
         case _:
             return Plain()
 
+
 def _known(value: Any) -> int | None:
     """A size as a number; None for a symbol. A nested int never matters to its class: -1, as torch has it."""
     if isinstance(value, torch.SymInt):
         return -1 if value.node.is_nested_int() else None
     return value if value is None else int(value)
+
 
 def role(value: Any) -> Role:
     """What kind of thing an example input is."""
@@ -102,6 +103,7 @@ def role(value: Any) -> Role:
             return Role.BACKWARD_STATE
         case _:
             return Role.OTHER
+
 
 def contract(
     stages: Stages, name: str, arguments: Sequence[tuple[str, str]], *, boxed: bool, token: bool
@@ -160,6 +162,7 @@ def contract(
         boxed=boxed,
     )
 
+
 def _arguments(stages: Stages, named: Sequence[tuple[str, str]]) -> tuple[Argument, ...]:
     return tuple(
         Argument(
@@ -174,11 +177,13 @@ def _arguments(stages: Stages, named: Sequence[tuple[str, str]]) -> tuple[Argume
         )
     )
 
+
 def _kept(stages: Stages) -> list[int]:
     """Arguments that remain after duplicates are dropped."""
     if not stages.dedupe.needs_post_compile:
         return list(range(len(stages.original_inputs)))
     return [i for i, keep in enumerate(stages.dedupe.keep_arg_mask) if keep]
+
 
 def _duplicates(stages: Stages) -> tuple[Duplicate, ...]:
     if not stages.dedupe.needs_post_compile:
@@ -189,6 +194,7 @@ def _duplicates(stages: Stages) -> tuple[Duplicate, ...]:
         for dropped, position in enumerate(stages.dedupe.add_dupe_map)
         if kept[position] != dropped
     )
+
 
 def _inputs(
     stages: Stages, names: Sequence[str]
@@ -235,6 +241,7 @@ def _inputs(
         )
     return tuple(result), tuple(bases)
 
+
 def _frozen() -> frozenset[int]:
     """Inputs that were folded into the graph as constants and arrive as None."""
     context = TracingContext.try_get()
@@ -242,9 +249,11 @@ def _frozen() -> frozenset[int]:
         return frozenset()
     return frozenset(i for i, p in enumerate(context.params_flat) if p is None)
 
+
 def _return_layouts(meta: ViewAndMutationMeta) -> tuple[Layout, ...]:
     described = tuple(layout(m) for m in meta.subclass_fw_graph_out_meta)
     return described or (Plain(),) * meta.num_forward_returns
+
 
 def _mutations(stages: Stages) -> tuple[Mutation, ...]:
     meta = stages.meta
@@ -262,6 +271,7 @@ def _mutations(stages: Stages) -> tuple[Mutation, ...]:
         result.append(Mutation(index, write, info.requires_grad, layouts[position]))
     return tuple(result)
 
+
 def _write(info: InputAliasInfo, *, detached: bool, on_stream: bool) -> Write:
     if info.mutates_storage_metadata:
         return Write.SET
@@ -273,19 +283,19 @@ def _write(info: InputAliasInfo, *, detached: bool, on_stream: bool) -> Write:
         return Write.RESTRIDE_COPY_DETACHED if detached else Write.RESTRIDE_COPY
     return Write.COPY_DETACHED if detached else Write.COPY
 
+
 def _outputs(stages: Stages, render: views.Render) -> tuple[tuple[Output, ...], tuple[int, ...]]:
     """The outputs in the graph's order, and which arguments the last ones restride."""
     meta = stages.meta
     layouts = _return_layouts(meta)[meta.num_mutated_inp_runtime_indices :]
     kept = _kept(stages)
-    restrided = tuple(
-        kept[i] for i in stages.synthetic.aliased_arg_idx_with_metadata_mutations
-    )
+    restrided = tuple(kept[i] for i in stages.synthetic.aliased_arg_idx_with_metadata_mutations)
     replay = functorch_config.view_replay_for_aliased_outputs
     result = []
     for info, where in zip(meta.output_info, layouts, strict=False):
         result.append(_output(info, where, render if replay else None))
     return tuple(result), restrided
+
 
 def _output(info: OutputAliasInfo, where: Layout, render: views.Render | None) -> Output:
     origin = _ORIGIN[info.output_type]
@@ -301,6 +311,7 @@ def _output(info: OutputAliasInfo, where: Layout, render: views.Render | None) -
         layout=where,
     )
 
+
 def _modes(stages: Stages) -> Modes:
     meta = stages.meta
     return Modes(
@@ -310,6 +321,7 @@ def _modes(stages: Stages) -> Modes:
         deterministic=meta.deterministic if stages.backward is not None else None,
         hooks_inlined=stages.hooks_inlined and stages.backward is not None,
     )
+
 
 def _saved(stages: Stages, inputs: Sequence[Input], *, token: bool) -> Saved:
     meta = stages.meta
@@ -336,6 +348,7 @@ def _saved(stages: Stages, inputs: Sequence[Input], *, token: bool) -> Saved:
         token=token,
     )
 
+
 def _never_views(
     placeholders: Sequence[fx.Node], inputs: Sequence[Input], tokens: int
 ) -> frozenset[fx.Node]:
@@ -344,6 +357,7 @@ def _never_views(
         return frozenset()
     taken = placeholders[tokens : tokens + len(inputs)]
     return frozenset(n for n, i in zip(taken, inputs, strict=True) if i.parameter)
+
 
 def _is_view(value: Any) -> bool | None:
     """Whether a graph value is a view at run time; None when only the run can tell."""
@@ -357,10 +371,12 @@ def _is_view(value: Any) -> bool | None:
         case _:
             return None
 
+
 def output_values(graph: fx.GraphModule) -> Sequence[Any]:
     """What a traced graph returns, in order."""
     (output,) = graph.graph.find_nodes(op="output")
     return tuple(output.args[0])
+
 
 @dataclass(frozen=True)
 class Written:
@@ -412,12 +428,14 @@ def _tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
         )
     )
 
+
 def _describe_tangent(description: Any) -> str:
     if isinstance(description, TangentAOTInput):
         if isinstance(description.output, PlainAOTOutput):
             return f"output {description.output.idx}"
         return str(description.output.expr())
     return str(description.expr())
+
 
 def _tangent(position: int, meta: Any, description: str, stack: str | None) -> Tangent:
     members: tuple[Tangent, ...] = ()
@@ -429,6 +447,7 @@ def _tangent(position: int, meta: Any, description: str, stack: str | None) -> T
     format_ = None if isinstance(meta, OpaqueMeta) else _format(meta.memory_format)
     return Tangent(position, layout(meta), format_, members, description, stack)
 
+
 def _format(meta: MemoryFormatMeta | None) -> Strides | Format | None:
     if meta is None:
         return None
@@ -437,23 +456,25 @@ def _format(meta: MemoryFormatMeta | None) -> Strides | Format | None:
     assert meta.size is not None and meta.stride is not None
     return Strides(tuple(int(s) for s in meta.size), tuple(int(s) for s in meta.stride))
 
+
 def _gradients(stages: Stages) -> tuple[Layout, ...]:
     if stages.subclass is None:
         return (Plain(),) * len(stages.inputs)
     assert stages.subclass.grad_input_metas is not None
     return tuple(layout(m) for m in stages.subclass.grad_input_metas)
 
+
 def _debug_requires_grad(stages: Stages) -> tuple[bool | None, ...]:
     if not functorch_config.debug_assert:
         return ()
-    return tuple(
-        v.requires_grad if isinstance(v, torch.Tensor) else None for v in stages.inputs
-    )
+    return tuple(v.requires_grad if isinstance(v, torch.Tensor) else None for v in stages.inputs)
+
 
 def _graphs(gm: fx.GraphModule) -> Iterator[fx.Graph]:
     for module in gm.modules():
         if isinstance(module, fx.GraphModule):
             yield module.graph
+
 
 def _has_custom_ops(gm: fx.GraphModule) -> bool:
     """Whether the graph calls an operation whose claim not to alias torch wants checked once."""
@@ -468,4 +489,3 @@ def _has_custom_ops(gm: fx.GraphModule) -> bool:
         for node in graph.nodes
         if node.op == "call_function"
     )
-

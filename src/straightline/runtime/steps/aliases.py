@@ -15,8 +15,6 @@ from straightline.torch_private import operations
 from straightline.torch_private.marks import DYNAMIC_MARK
 
 
-
-
 def needs_value(output: Output) -> bool:
     """The graph's own result is needed; else the output is had from its base alone."""
     return not output.alias or (output.origin is not From.INPUT and output.replay is None)

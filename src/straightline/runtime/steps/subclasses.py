@@ -26,9 +26,7 @@ def unwrap(writer: Writer, item: Input, variable: str, source: str) -> list[str]
         return members(writer, item.layout, variable)
 
 
-def members(
-    writer: Writer, layout: Subclass, variable: str, *, symbols: bool = True
-) -> list[str]:
+def members(writer: Writer, layout: Subclass, variable: str, *, symbols: bool = True) -> list[str]:
     """Flat expressions for the parts of `variable`; sizes known at run time come after the members."""
     result: list[str] = []
     for name, inner in layout.members:
@@ -55,7 +53,9 @@ def wrap(writer: Writer, layout: Layout, flat: Iterator[str]) -> str:
             stride = tuple_of([next(flat) if v is None else repr(v) for v in layout.stride])
             cls = writer.bind(layout.type, identifier(layout.type.__name__))
             context = writer.literal(layout.context, identifier(f"{layout.type.__name__}_context"))
-            return f"{cls}.__tensor_unflatten__({{{', '.join(parts)}}}, {context}, {size}, {stride})"
+            return (
+                f"{cls}.__tensor_unflatten__({{{', '.join(parts)}}}, {context}, {size}, {stride})"
+            )
 
 
 def wrap_named(writer: Writer, layout: Layout, flat: Iterator[str], wanted: str) -> str:
