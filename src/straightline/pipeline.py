@@ -40,7 +40,7 @@ def compile_graph(
         contract = translate.contract(
             traced,
             name,
-            naming.arguments(dynamo.lifted_names(gm), dynamo.sources(gm)),
+            naming.arguments(dynamo.lifted_names(gm), dynamo.sources(gm, len(example_inputs))),
             boxed=dynamo.takes_boxed_arguments(gm),
             token=False,
         )

@@ -17,6 +17,7 @@ from torch._dynamo.eval_frame import innermost_fn
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.utils import GmWrapper, counters, flatten_graph_inputs
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
+from torch.utils._pytree import keystr, tree_leaves_with_path
 
 RestartAnalysis = TensorifyScalarRestartAnalysis
 flatten_inputs = flatten_graph_inputs
@@ -42,8 +43,19 @@ def compile_id() -> str:
     return str(current) if current is not None else f"-/{next(_unnamed)}"
 
 
-def sources(gm: fx.GraphModule) -> list[str]:
-    """How the user's program reaches each of the graph's inputs."""
+def sources(gm: Any, count: int) -> list[str]:
+    """How the user's program reaches each of the graph's `count` inputs, those inside lists included."""
+    if isinstance(gm, GmWrapper):
+        nested = gm.unflatten_fn(list(range(count)))
+        found = [""] * count
+        for source, part in zip(_sources(gm.gm), nested, strict=True):
+            for path, position in tree_leaves_with_path(part):
+                found[position] = source + keystr(path)
+        return found
+    return _sources(gm)
+
+
+def _sources(gm: fx.GraphModule) -> list[str]:
     found = []
     for node in gm.graph.find_nodes(op="placeholder"):
         source = getattr(node, "_dynamo_source", None)
@@ -58,6 +70,7 @@ def takes_boxed_arguments(gm: object) -> bool:
 
 def lifted_names(gm: Any) -> list[str]:
     """Names of the tensors that the captured module holds itself."""
+    gm = gm.gm if isinstance(gm, GmWrapper) else gm
     parameters = [n for n, _ in gm.named_parameters(remove_duplicate=False)]
     return parameters + [n for n, _ in gm.named_buffers(remove_duplicate=False)]
 

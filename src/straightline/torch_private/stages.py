@@ -110,6 +110,7 @@ def trace(
         _apply_tensorify_python_scalars(captured.graph_module)
         for joint_pass in joint_passes:
             joint_pass(captured.graph_module)
+        tracing = TracingContext.try_get()
         common: dict[str, Any] = dict(
             meta=state.fw_metadata,
             subclass=captured.maybe_subclass_meta,
@@ -123,7 +124,7 @@ def trace(
             hooks_inlined=not compiled_autograd.in_compiled_autograd_region
             and saved_tensors_hooks_are_inlineable(hooks),
             aot_id=aot_config.aot_id,
-            tracing=TracingContext.try_get(),
+            tracing=tracing,
             compile=CompileContext.try_get(),
         )
         if state.needs_autograd:
@@ -135,7 +136,7 @@ def trace(
                 state.aot_config,
                 min_cut_rematerialization_partition,
             )
-            yield Stages(forward, backward, detach=frozenset(detach), **common)
+            stages = Stages(forward, backward, detach=frozenset(detach), **common)
         else:
             with _DisableAutocast():
                 forward = run_joint_graph_passes_on_hops(
@@ -144,4 +145,8 @@ def trace(
                     state.aot_config,
                     default_partition_fn=min_cut_rematerialization_partition,
                 )
-            yield Stages(forward, None, detach=frozenset(), **common)
+            stages = Stages(forward, None, detach=frozenset(), **common)
+        if tracing is not None:
+            # Dynamo's pass for data-parallel training keeps one of these for each split.
+            tracing.fw_metadata = stages.inner_meta
+        yield stages
