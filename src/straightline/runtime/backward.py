@@ -32,6 +32,11 @@ def emit(
     names = _names(writer, contract, saved_names)
     positions = {number: i for i, number in enumerate(forward.returned(contract))}
     with writer.block(f"def {function}(ctx, grads, entered=False):"):
+        if contract.backward_state is not None:
+            # Compiled autograd traces the graph itself and never comes here.
+            refuse = writer.bind(support.needs_compiled_autograd, "needs_compiled_autograd")
+            writer.line(f"raise {refuse}()")
+            return
         _emit_state(writer, contract, function, second_order)
         with writer.duty("backward_prologue"):
             received = [writer.name(_tangent_name(t.description)) for t in contract.tangents]
@@ -87,10 +92,6 @@ def _tangent_name(description: str) -> str:
 
 def _emit_state(writer: Writer, contract: Contract, function: str, second_order: object) -> None:
     """Nothing guards a backward: the state it runs in is read now."""
-    if contract.backward_state is not None:
-        refuse = writer.bind(support.needs_compiled_autograd, "needs_compiled_autograd")
-        writer.line(f"raise {refuse}()")
-        return
     is_grad_enabled = writer.bind(switches.is_grad_enabled, "is_grad_enabled")
     with writer.block(f"if {is_grad_enabled}():"):
         if contract.backward_mutates:

@@ -11,6 +11,7 @@ from torch._functorch._aot_autograd.runtime_wrappers import (
     AutogradLazyBackwardCompileInfo,
     _codegen_backward_epilogue,
     _codegen_backward_prologue,
+    make_runtime_safe,
 )
 from torch._functorch._aot_autograd.subclass_codegen import codegen_backward_subclass_fns
 from torch.autograd.function import FunctionMeta
@@ -33,18 +34,17 @@ class _Lazy(FunctionMeta):
 
 
 def function_class(
-    name: str, body: Mapping[str, object], stages: Stages, *, token: bool
+    name: str, body: Mapping[str, object], stages: Stages
 ) -> type[torch.autograd.Function]:
     """A `torch.autograd.Function` with the given forward and backward.
 
     Gradients arrive as one mutable list, so that backward can drop each after its last use. What
-    forward did not have to keep reads as empty. `token`: the last checked tensor saved is none of the
-    graph's.
+    forward did not have to keep reads as empty.
     """
     attributes: dict[str, object] = {
         **body,
         "boxed_grads_call": True,
-        "_straightline_facts": _facts(stages, token=token),
+        "_straightline_facts": _facts(stages),
         "_compiled_autograd_key": staticmethod(_compiled_autograd_key),
     }
     cls = _Lazy(name, (torch.autograd.Function,), attributes)
@@ -59,8 +59,10 @@ def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:
     return (ctx._autograd_function_id, *ctx.symints)
 
 
-def _facts(stages: Stages, *, token: bool) -> Mapping[str, Callable[[], object]]:
+def _facts(stages: Stages) -> Mapping[str, Callable[[], object]]:
     meta, subclass, backward = stages.meta, stages.subclass, stages.backward
+    # What was known of tracing only goes: fake tensors, symbols. Torch's own code expects it gone.
+    make_runtime_safe(meta, subclass)
     tracing, compiling, aot_id = stages.tracing, stages.compile, stages.aot_id
     fns = functools.cache(
         lambda: (
@@ -69,19 +71,6 @@ def _facts(stages: Stages, *, token: bool) -> Mapping[str, Callable[[], object]]
             else codegen_backward_subclass_fns(grad_input_metas=subclass.grad_input_metas)
         )
     )
-
-    def prologue() -> object:
-        made = _codegen_backward_prologue(meta, subclass, fns()[0])
-        if not token:
-            return made
-        last = (meta.num_tensors_saved_with_no_vc_check or 0) + 1
-
-        def without_token(saved: Any, *rest: Any) -> Any:
-            kept = list(saved)
-            del kept[len(kept) - last]
-            return made(tuple(kept), *rest)
-
-        return without_token
 
     return {
         "metadata": lambda: meta,
@@ -93,7 +82,7 @@ def _facts(stages: Stages, *, token: bool) -> Mapping[str, Callable[[], object]]
             tracing,
             compiling,  # type: ignore[arg-type]
         ),
-        "_bw_prologue_fn": prologue,
+        "_bw_prologue_fn": lambda: _codegen_backward_prologue(meta, subclass, fns()[0]),
         "_bw_epilogue_fn": lambda: _codegen_backward_epilogue(meta, subclass, fns()[1]),
         "num_symints_saved_for_bw": lambda: meta.num_symints_saved_for_bw,
     }
