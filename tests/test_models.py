@@ -410,7 +410,7 @@ def train_bert(compile: Compile, attention: str) -> Run:
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=32,
-        attn_implementation=attention,
+        attn_implementation=attention,  # type: ignore[call-arg]
     )
     model = transformers.BertForMaskedLM(config).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3, eps=1e-4)
