@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline": ("capture", "config", "errors", "fallback", "report", "runtime", "torch_private"),
     "compiled": ("errors", "torch_private"),
     "api": ("compiled", "config", "errors", "fallback", "pipeline", "torch_private"),
-    "demo": ("__version__", "api", "compile", "report", "source"),
+    "demo": ("__version__", "api", "report", "runtime", "torch_private"),
     "cli": ("__version__", "config", "demo", "report"),
     "__init__": ("api", "config", "report.doctor"),
     "__main__": ("cli",),
