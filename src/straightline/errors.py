@@ -39,6 +39,10 @@ class CompilerBug(StraightlineError):
     """straightline broke one of its own invariants: never the user's fault."""
 
 
+# What to do about a value that a higher derivative needs and that was not kept.
+SAVE_IT = 'compile with the option double_backward="save", which keeps the value'
+
+
 class DoubleBackwardError(StraightlineError, RuntimeError):
     """A second-order gradient needs a value that is no longer there."""
 

@@ -8,17 +8,18 @@ report     what was generated goes to the log, to TORCH_TRACE and, if asked for,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
 
-from straightline.capture import cse, naming, origins, protect, simplify
+from straightline.capture import cse, naming, origins, protect, second_order, simplify
 from straightline.capture.contract import Contract
 from straightline.config import Config
 from straightline.report import trace
 from straightline.runtime import programs
-from straightline.torch_private import autograd, dynamo, stages, translate
+from straightline.torch_private import autograd, derived, dynamo, stages, translate
 from straightline.torch_private.stages import Stages
 
 
@@ -42,7 +43,7 @@ def compile_graph(
             name,
             naming.arguments(dynamo.lifted_names(gm), dynamo.sources(gm, len(example_inputs))),
             boxed=dynamo.takes_boxed_arguments(gm),
-            token=False,
+            keep_inputs=config.double_backward == "save",
         )
         dynamo.report_strides(traced.forward)
         lifted = dict(zip([a.name for a in contract.arguments], traced.lifted, strict=False))
@@ -51,26 +52,27 @@ def compile_graph(
                 contract, traced.forward, compile_id, observe, lifted
             )
         else:
-            program = _training(contract, traced, compile_id, observe, lifted)
+            program = _training(gm, contract, traced, compile_id, observe, lifted)
     dynamo.count_compilation()
     return program.call
 
 
 def _training(
+    gm: fx.GraphModule,
     contract: Contract,
     traced: Stages,
     compile_id: str,
     observe: programs.Observer,
-    lifted: dict[str, object],
+    lifted: Mapping[str, object],
 ) -> programs.Program:
     assert traced.backward is not None
+    passed = tuple(traced.original_inputs[len(traced.lifted) :])
+    origin = second_order.Origin(gm, passed)
+    forward, results = traced.forward, len(translate.output_values(traced.forward))
+    results -= contract.saved.tensors + contract.saved.opaque + contract.saved.numbers
 
-    def around_backward(compile_now: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        with dynamo.compiling_backward(traced.tracing, traced.compile):
-            return compile_now()
-
-    def function_class(name: str, body: dict[str, object]) -> Any:
-        return autograd.function_class(name, body, traced, token=contract.saved.token)
+    def kept() -> second_order.Kept:
+        return second_order.kept_by(forward.graph, results, inputs=bool(contract.handles.values))
 
     return programs.build_training(
         contract,
@@ -79,14 +81,44 @@ def _training(
         compile_id,
         observe,
         lifted,
-        function_class=function_class,
-        second_order=_no_second_order,
-        around_backward=around_backward,
+        seams=programs.Seams(
+            function_class=functools.partial(autograd.function_class, stages=traced),
+            higher_class=autograd.higher_class,
+            later=functools.partial(_later, traced),
+        ),
+        derive=_derive(origin, contract, kept),
     )
 
 
-def _no_second_order(ctx: Any, grads: list[Any]) -> Any:
-    raise RuntimeError("double backward")
+def _derive(
+    origin: second_order.Origin, lower: Contract, kept: Callable[[], second_order.Kept]
+) -> programs.Derive:
+    """What traces the program of the gradients of `lower`, when they are first differentiated."""
+
+    def derive() -> programs.Derived:
+        found = second_order.second_order(origin, kept(), joint_passes=(cse.eliminate,))
+        contract = derived.contract(
+            lower,
+            found.order,
+            found.forward,
+            found.meta,
+            found.subclass,
+            given=[(place.kind, place.index) for place in found.places],
+            gradients=found.gradients,
+            differentiable=found.differentiable,
+            influence=found.influence,
+            live=found.live,
+        )
+        above = _derive(origin, contract, lambda: found.kept)
+        return programs.Derived(contract, found.forward, found.backward, above)
+
+    return derive
+
+
+def _later(traced: Stages, compile_now: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """Compile what was put off, in the state that forward was compiled in."""
+    with dynamo.compiling_backward(traced.tracing, traced.compile):
+        return compile_now()
 
 
 def _observer(config: Config, title: str) -> programs.Observer:

@@ -22,7 +22,7 @@ from straightline.capture.second_order import (
     second_order,
 )
 from straightline.torch_private import stages
-from straightline.torch_private.second_order import edge, edge_tensor
+from straightline.torch_private.edges import edge, unpack as edge_tensor
 
 
 @dataclass

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -236,6 +237,12 @@ class Tangent:
     description: str = ""
     created_at: str | None = None
 
+    @property
+    def name(self) -> str:
+        """What generated source calls it."""
+        words = re.sub(r"\W+", "_", self.description.replace("output ", "out"))
+        return f"grad_{words.strip('_')}"
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -252,11 +259,58 @@ class Saved:
     view: tuple[int, ...] = ()
     maybe_view: tuple[int, ...] = ()
     dynamic: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    token: bool = False
 
     @property
     def tensors(self) -> int:
         return self.checked + self.unchecked
+
+
+@dataclass(frozen=True)
+class Handles:
+    """What forward notes of its inputs, by number, so that its gradients can be differentiated later.
+
+    `edges`: results of earlier operations, perhaps. Their place in the autograd graph is kept, not their
+    memory. `versions`: perhaps live leaves whose value backward does not keep; if it is needed after all, it
+    must not have changed. `numbers`: sizes and other numbers that backward does not keep. `values`: kept at
+    their value before the call, under the option `double_backward="save"`.
+    """
+
+    edges: tuple[int, ...] = ()
+    versions: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    values: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a placeholder of a higher-order program's graph stands for, in the program one order lower.
+
+    `saved`: value `index` of those its forward kept, in their order. `tangent`: flat tangent `index`.
+    `input`: flat part `part` of its input `index`, at its value before the call.
+    """
+
+    kind: Literal["saved", "tangent", "input"]
+    index: int
+    part: int = 0
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """How a program of a higher order comes out of the program one order lower.
+
+    `given` lists what its graph takes. `gradients[i]` says whether input i of the lower program has a
+    gradient; those that have one are this program's outputs, in order. Its inputs are the lower program's
+    inputs, then its tangents; those that cotangents flow to are passed. `by_tangent[k]` lists the tangents
+    that output k depends on where it depends on nothing else: it requires grad only if one of them does.
+    `lost` has, for each input whose value must come from a live leaf, what to say if there is none, and
+    where in the user's program it is needed.
+    """
+
+    order: int
+    given: tuple[Given, ...]
+    gradients: tuple[bool, ...]
+    by_tangent: tuple[tuple[int, ...] | None, ...]
+    lost: tuple[tuple[int, str, str | None], ...]
 
 
 @dataclass(frozen=True)
@@ -308,6 +362,8 @@ class Contract:
     duplicates: tuple[Duplicate, ...] = ()
     restrided: tuple[int, ...] = ()
     saved: Saved = Saved()
+    handles: Handles = Handles()
+    derivation: Derivation | None = None
     tangents: tuple[Tangent, ...] = ()
     gradients: tuple[Layout, ...] = ()
     rng: Rng = Rng()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from straightline.torch_private import operations
 from straightline.torch_private.second_order import (
     SAVE_RNG,
     free_of_unbacked,
@@ -99,8 +100,8 @@ def draws(node: fx.Node) -> bool:
         return False
     if node.target is SAVE_RNG:
         return True
-    if isinstance(node.target, torch._ops.OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags
+    if operations.is_operator(node.target):
+        return operations.is_random(node.target)
     module = node.graph.owning_module
     return any(
         draws(inner)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from straightline.capture.numbering import Numbering, attribute, draws
-from straightline.errors import DoubleBackwardError
+from straightline.errors import SAVE_IT, DoubleBackwardError
 from straightline.torch_private.second_order import (
     AUTOGRAD_FUNCTION,
     REPLAYED,
@@ -33,8 +33,6 @@ from straightline.torch_private.second_order import (
     derived,
     split,
 )
-
-TODO = 'compile with the option double_backward="save", which keeps the value'
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,16 @@ class Origin:
 
 @dataclass(frozen=True)
 class Kept:
-    """The values that a program's forward keeps, as numbers of values, in the order it returns them."""
+    """The values that a program's forward keeps, as numbers of values, in the order it returns them.
+
+    `inputs`: it keeps the values of all of its inputs besides.
+    """
 
     order: int
     numbering: Numbering
     values: tuple[int, ...]
     draws: tuple[int, ...]
+    inputs: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,9 @@ class SecondOrder:
     `differentiable`) -> one cotangent for each of `inputs` flat inputs and `tangents` flat tangents of the
     lower program, None where there is none. It is None when no gradient depends on anything.
     `gradients[i]`: whether (outer) input i of the lower program has a gradient.
-    `live`: flat inputs of the lower program whose value is read though its forward did not keep it. It has
-    to come from a live leaf; `lost` holds, for each, the error to raise when there is none.
+    `live`: flat inputs of the lower program whose value is read though its forward did not keep it, each
+    with the error to raise if there is no live leaf to read it from.
+    `influence[k]`: which of the (outer) inputs, then tangents, of the lower program gradient k depends on.
     """
 
     order: int
@@ -98,28 +101,23 @@ class SecondOrder:
     places: tuple[Place, ...]
     gradients: tuple[bool, ...]
     differentiable: tuple[bool, ...]
-    inputs: int
-    tangents: int
-    live: tuple[int, ...]
-    lost: tuple[DoubleBackwardError, ...]
+    live: Mapping[int, DoubleBackwardError]
+    influence: tuple[frozenset[int], ...]
     kept: Kept
     meta: Any
     subclass: Any
 
-    def missing(self, flat: int) -> DoubleBackwardError:
-        """The error to raise when input `flat`, which is in `live`, is no live leaf."""
-        return self.lost[self.live.index(flat)]
 
-
-def kept_by(forward: fx.Graph, results: int, numbering: Numbering | None = None) -> Kept:
+def kept_by(forward: fx.Graph, results: int, *, inputs: bool = False) -> Kept:
     """What a first-order forward graph keeps: its outputs after the first `results`."""
-    numbering = numbering or Numbering()
+    numbering = Numbering()
     numbers = numbering.graph(forward)
     return Kept(
         1,
         numbering,
         tuple(numbers[v] if isinstance(v, fx.Node) else -1 for v in outputs_of(forward)[results:]),
         tuple(numbers[n] for n in forward.nodes if draws(n)),
+        inputs,
     )
 
 
@@ -152,8 +150,11 @@ def second_order(
         _measure_elsewhere(graph, primals[:inputs])
         _sweep(graph)
         _check_draws(graph)
-        live = tuple(i for i in range(inputs) if primals[i].users and _tensor(primals[i]))
-        lost = tuple(_live_or_lost(origin, trace, i, primals[i]) for i in live)
+        live = {
+            i: _lost_input(origin, trace, i, node, kept)
+            for i, node in enumerate(primals[:inputs])
+            if node.users and _tensor(node)
+        }
         places = tuple(cut.places(primals, inputs))
         drawn = tuple(
             numbers[n]
@@ -173,10 +174,8 @@ def second_order(
             places=places,
             gradients=trace.kept,
             differentiable=trace.differentiable,
-            inputs=inputs,
-            tangents=len(primals) - inputs,
             live=live,
-            lost=lost,
+            influence=_influence(trace, backward, len(primals)),
             kept=Kept(
                 order,
                 kept.numbering,
@@ -185,6 +184,7 @@ def second_order(
                     for v in outputs_of(forward.graph)[trace.results :]
                 ),
                 drawn,
+                kept.inputs,
             ),
             meta=trace.meta,
             subclass=trace.subclass,
@@ -370,24 +370,49 @@ def _check_draws(graph: fx.Graph) -> None:
             raise _lost("random numbers that the forward drew", node)
 
 
-def _live_or_lost(origin: Origin, trace: Derived, flat: int, node: fx.Node) -> DoubleBackwardError:
-    """The error to raise when the value of an input is not there; raised now where it cannot be."""
+def _lost_input(
+    origin: Origin, trace: Derived, flat: int, node: fx.Node, kept: Kept
+) -> DoubleBackwardError:
+    """The error to raise when there is no live leaf with an input's value; raised now if none can be."""
     requires_grad, mutated, place = trace.input(trace.owner(flat))
     name = f"input {flat}" if place is None else origin.source(place)
     reader = next(iter(node.users))
     error = _lost(
         f"the value of {name} before the call" if mutated else f"the value of {name}", reader
     )
-    if mutated or not requires_grad:
+    if (mutated or not requires_grad) and not kept.inputs:
         raise error
     return error
+
+
+def _influence(
+    trace: Derived, backward: fx.GraphModule | None, flat: int
+) -> tuple[frozenset[int], ...]:
+    """For each gradient, the lower program's inputs and tangents that its cotangent flows to."""
+    reached: list[frozenset[int]] = []
+    if backward is None:
+        return (frozenset(),) * trace.results
+    owners = [trace.owner(i) for i in range(flat)]
+    cotangents = iter(trace.cotangent_places())
+    given = _placeholders(backward.graph)[1]
+    for differentiable in trace.differentiable:
+        wanted = next(cotangents) if differentiable else ()
+        tainted = {given[i] for i in wanted}
+        for node in backward.graph.nodes:
+            if tainted.intersection(node.all_input_nodes):
+                tainted.add(node)
+        results = outputs_of(backward.graph)
+        reached.append(
+            frozenset(owners[i] for i, v in enumerate(results[:flat]) if v in tainted)
+        )
+    return tuple(reached)
 
 
 def _lost(what: str, reader: fx.Node) -> DoubleBackwardError:
     return DoubleBackwardError(
         f"double backward needs {what}, which was not kept for backward",
         where=_where(reader),
-        todo=TODO,
+        todo=SAVE_IT,
     )
 
 

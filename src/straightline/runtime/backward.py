@@ -21,7 +21,7 @@ def emit(
     function: str,
     *,
     compile_id: str,
-    saved_names: Sequence[str],
+    kept: Sequence[str],
     second_order: object,
     rng_states: object,
 ) -> None:
@@ -29,7 +29,7 @@ def emit(
 
     `second_order(ctx, grads)` is called instead when a graph of the gradients is wanted.
     """
-    names = _names(writer, contract, saved_names)
+    names = saved_names(writer, contract, kept)
     positions = {number: i for i, number in enumerate(forward.returned(contract))}
     with writer.block(f"def {function}(ctx, grads, entered=False):"):
         if contract.backward_state is not None:
@@ -37,9 +37,9 @@ def emit(
             refuse = writer.bind(support.needs_compiled_autograd, "needs_compiled_autograd")
             writer.line(f"raise {refuse}()")
             return
-        _emit_state(writer, contract, function, second_order)
+        emit_state(writer, contract, function, second_order)
         with writer.duty("backward_prologue"):
-            received = [writer.name(_tangent_name(t.description)) for t in contract.tangents]
+            received = [writer.name(t.name) for t in contract.tangents]
             for tangent, name in zip(contract.tangents, received, strict=True):
                 writer.line(f"{name} = grads[{positions[tangent.position]}]")
             writer.line("grads.clear()")
@@ -65,6 +65,8 @@ def emit(
                 subclasses.wrap_named(writer, layout, parts, "grad")
                 for layout in contract.gradients
             ]
+            if contract.derivation is not None:
+                gradients = ["None", *gradients]  # for the node of the lower program
             writer.line(f"return {tuple_of(gradients)}")
 
 
@@ -72,7 +74,7 @@ def _flat_gradients(contract: Contract) -> int:
     return sum(places(layout) for layout in contract.gradients)
 
 
-def _names(writer: Writer, contract: Contract, kept: Sequence[str]) -> saved.SavedNames:
+def saved_names(writer: Writer, contract: Contract, kept: Sequence[str]) -> saved.SavedNames:
     """The names that forward had for what it saved; its arguments' names stand for nothing else here."""
     inputs = {item.name for item in (*contract.arguments, *contract.inputs)}
     names: list[str] = []
@@ -86,20 +88,8 @@ def _names(writer: Writer, contract: Contract, kept: Sequence[str]) -> saved.Sav
     )
 
 
-def _tangent_name(description: str) -> str:
-    return f"grad_{identifier(description.replace('output ', 'out'))}"
-
-
-def _emit_state(writer: Writer, contract: Contract, function: str, second_order: object) -> None:
+def emit_state(writer: Writer, contract: Contract, function: str, second_order: object) -> None:
     """Nothing guards a backward: the state it runs in is read now."""
-    is_grad_enabled = writer.bind(switches.is_grad_enabled, "is_grad_enabled")
-    with writer.block(f"if {is_grad_enabled}():"):
-        if contract.backward_mutates:
-            refuse = writer.bind(support.mutates_under_create_graph, "mutates_under_create_graph")
-            writer.line(f"raise {refuse}()")
-        else:
-            again = writer.bind(second_order, "second_order")
-            writer.line(f"return {again}(ctx, grads)")
     has_stashed = writer.bind(switches.has_stashed, "has_stashed")
     get_stashed = writer.bind(switches.get_stashed, "get_stashed")
     context = writer.name("context")
@@ -116,3 +106,11 @@ def _emit_state(writer: Writer, contract: Contract, function: str, second_order:
         refuse = writer.bind(support.became_deterministic, "became_deterministic")
         with writer.block(f"if {deterministic}():"):
             writer.line(f"raise {refuse}()")
+    is_grad_enabled = writer.bind(switches.is_grad_enabled, "is_grad_enabled")
+    with writer.block(f"if {is_grad_enabled}():"):
+        if contract.backward_mutates:
+            refuse = writer.bind(support.mutates_under_create_graph, "mutates_under_create_graph")
+            writer.line(f"raise {refuse}()")
+        else:
+            again = writer.bind(second_order, "second_order")
+            writer.line(f"return {again}(ctx, grads)")

@@ -10,12 +10,13 @@ import torch
 from torch import fx
 
 from straightline.capture.contract import Contract, From, Output
-from straightline.runtime import body, inference, support
+from straightline.runtime import body, inference
 from straightline.runtime.steps import (
     aliases,
     arguments,
     firstcall,
     flow,
+    handles,
     modes,
     rng,
     saved,
@@ -63,7 +64,7 @@ def emit_outer(
         modes.emit_prologue_range(writer, contract)
         arguments.emit(writer, contract)
         names = _outer_names(writer, contract, inner)
-        unpacked = list(names.values()) + (["_"] if contract.saved.token else [])
+        unpacked = list(names.values())
         passed = [f"{i.name}.detach()" if i.detached else i.name for i in contract.inputs]
         call = f"{apply}({', '.join(passed)})"
         slow = any(o.alias and aliases.needs_value(o) for o in contract.outputs)
@@ -133,18 +134,24 @@ def emit_inner(
             flat = flat[contract.forward_tokens :]
             values = flow.wrapped(writer, contract, flat, needed)
             rng.emit_offset(writer, contract, flat)
-        first = flow.flat_returns(contract) + int(contract.rng.functional)
-        token = None
-        if contract.saved.token:
-            token = writer.name("token")
-            writer.line(f"{token} = {writer.bind(support.new_token, 'new_token')}(0)")
-        with writer.duty("compiled_fn_wrapper"):
-            results = _results(writer, contract, values)
-            saved.emit_save(writer, contract, flat[first:], token)
-            _mark(writer, contract, results)
-            tail = [token] if token else []
-            writer.line(f"return {tuple_of([*results.values(), *tail])}")
-    return Inner(results, tuple(flat[first:]))
+        return emit_end(writer, contract, flat, values)
+
+
+def emit_end(
+    writer: Writer, contract: Contract, flat: Sequence[str], values: Sequence[str]
+) -> Inner:
+    """The last lines of an autograd function's forward: keep what backward needs, and return.
+
+    `flat` are the graph's outputs, `values` the contract's.
+    """
+    kept = tuple(flat[flow.flat_returns(contract) + int(contract.rng.functional) :])
+    with writer.duty("compiled_fn_wrapper"):
+        results = _results(writer, contract, values)
+        saved.emit_save(writer, contract, kept)
+        handles.emit(writer, contract)
+        _mark(writer, contract, results)
+        writer.line(f"return {tuple_of(results.values())}")
+    return Inner(results, kept)
 
 
 def _results(writer: Writer, contract: Contract, values: Sequence[str]) -> dict[int, str]:

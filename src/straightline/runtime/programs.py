@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import fx
 
 from straightline.capture.contract import Contract
-from straightline.runtime import backward, forward, inference, register, rng
+from straightline.capture.origins import identifier
+from straightline.runtime import backward, forward, higher, inference, register, rng
 from straightline.runtime.writer import Writer
 from straightline.torch_private.tracing import never_trace
 
@@ -92,26 +93,59 @@ def build_inference(
     return _finished(Program(contract, compile_id, defined[function], (graph,), [generated]))
 
 
-class LazyBackward:
-    """Compiles a program's backward at its first call, once, whichever thread comes first."""
+@dataclass(frozen=True)
+class Derived:
+    """A traced program of a higher order. `derive` traces the one above it."""
 
-    def __init__(self, compile_now: Callable[[], Callable[..., Any]]) -> None:
+    contract: Contract
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None
+    derive: Derive
+
+
+Derive: TypeAlias = Callable[[], Derived]
+
+
+@dataclass(frozen=True)
+class Seams:
+    """What a program with a backward needs from outside.
+
+    `function_class(name, body)` makes the class of the first order's autograd function, `higher_class`
+    that of the others; `later(compile)` runs a compilation that was put off to the first call, under the
+    state that forward was compiled in.
+    """
+
+    function_class: Callable[[str, dict[str, object]], Any]
+    higher_class: Callable[[str, dict[str, object]], Any]
+    later: Callable[[Callable[[], Callable[..., Any]]], Callable[..., Any]]
+
+
+class Lazy:
+    """A function of a node and its gradients, compiled at its first call, by whichever thread comes first.
+
+    `settle` is told the function, so that the next call finds it without coming here.
+    """
+
+    def __init__(
+        self,
+        compile_now: Callable[[], Callable[..., Any]],
+        settle: Callable[[Callable[..., Any]], None],
+    ) -> None:
         self._compile = compile_now
+        self._settle = settle
         self._lock = threading.Lock()
         self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, ctx: Any, grads: list[Any]) -> Any:
-        return self.get()(ctx, grads)
-
-    def get(self) -> Callable[..., Any]:
         with self._lock:
             if self._compiled is None:
                 self._compiled = self._compile()
-        return self._compiled
+                self._settle(self._compiled)
+        return self._compiled(ctx, grads)
 
 
 # Autograd calls it from within whatever Dynamo is running.
-never_trace(LazyBackward.__call__.__code__)
+never_trace(Lazy.__call__.__code__)
 
 
 def build_training(
@@ -122,15 +156,10 @@ def build_training(
     observe: Observer,
     lifted: Mapping[str, object],
     *,
-    function_class: Callable[[str, dict[str, object]], type[torch.autograd.Function]],
-    second_order: Callable[[Any, list[Any]], Any],
-    around_backward: Callable[[Callable[[], Callable[..., Any]]], Callable[..., Any]],
+    seams: Seams,
+    derive: Derive,
 ) -> Program:
-    """A program with a backward.
-
-    `function_class(name, body)` makes the autograd function's class; `around_backward` runs the lazy
-    compilation of backward under the state that forward was compiled in.
-    """
+    """A program with a backward; `derive` traces the program of its gradients."""
     writer = _writer(contract, "forward", compile_id)
     writer.globals.update(lifted)
     outer, inner = writer.name(contract.name), writer.name(f"{contract.name}_forward")
@@ -148,28 +177,113 @@ def build_training(
     program = _finished(
         Program(contract, compile_id, defined[outer], (graph, backward_graph), [generated])
     )
+    build = _Build(program, observe, seams)
+    cls = build.function_class(
+        contract, defined[inner], backward_graph, made_inner.saved, derive, states
+    )
+    defined[outer].__globals__[apply] = cls
+    return program
 
-    def compile_backward() -> Callable[..., Any]:
-        backward_writer = _writer(contract, "backward", compile_id)
-        name = backward_writer.name(f"{contract.name}_backward")
+
+@dataclass(frozen=True)
+class _Build:
+    """Makes the parts of a program that are compiled when they are first needed."""
+
+    program: Program
+    observe: Observer
+    seams: Seams
+
+    def function_class(
+        self,
+        contract: Contract,
+        inner: Callable[..., Any],
+        backward_graph: fx.GraphModule | None,
+        kept: Sequence[str],
+        derive: Derive,
+        states: rng.GeneratorStates | None = None,
+    ) -> Callable[..., Any]:
+        """What enters the autograd function whose forward is `inner`."""
+        body: dict[str, object] = {"forward": staticmethod(inner)}
+        if backward_graph is not None:
+            graph = backward_graph
+
+            def compile_backward() -> Callable[..., Any]:
+                return self.seams.later(
+                    lambda: self._backward(contract, graph, kept, derive, states)
+                )
+
+            def settle(function: Callable[..., Any]) -> None:
+                cls.backward = staticmethod(function)
+
+            body["backward"] = staticmethod(Lazy(compile_backward, settle))
+        make = self.seams.higher_class if contract.derivation else self.seams.function_class
+        cls = make(contract.name, body)
+        # The Python part of `Function.apply` prepares for what never comes here.
+        return super(torch.autograd.Function, cls).apply  # type: ignore[misc, no-any-return]
+
+    def _backward(
+        self,
+        contract: Contract,
+        graph: fx.GraphModule,
+        kept: Sequence[str],
+        derive: Derive,
+        states: rng.GeneratorStates | None,
+    ) -> Callable[..., Any]:
+        order = contract.derivation.order if contract.derivation else 1
+        direction = higher.title(order, "backward")
+        writer = _writer(contract, direction, self.program.compile_id)
+        name = writer.name(identifier(f"{contract.name}_{direction}"))
+
+        def compile_above() -> Callable[..., Any]:
+            return self.seams.later(lambda: self._above(contract, kept, derive))
+
+        def settle(function: Callable[..., Any]) -> None:
+            functions[name].__globals__[above_name] = function
+
+        above = Lazy(compile_above, settle)
         backward.emit(
-            backward_writer,
+            writer,
             contract,
-            backward_graph,
+            graph,
             name,
-            compile_id=compile_id,
-            saved_names=made_inner.saved,
-            second_order=second_order,
+            compile_id=self.program.compile_id,
+            kept=kept,
+            second_order=above,
             rng_states=states,
         )
-        made, functions = _generate(backward_writer, contract, "backward", compile_id)
-        program.generated.append(made)
-        observe(made)
-        cls.backward = staticmethod(functions[name])
+        above_name = next((n for n, v in writer.globals.items() if v is above), "")
+        functions = self._add(writer, contract, direction)
         return functions[name]
 
-    lazy = LazyBackward(lambda: around_backward(compile_backward))
-    body = {"forward": staticmethod(defined[inner]), "backward": staticmethod(lazy)}
-    cls = function_class(contract.name, body)
-    defined[outer].__globals__[apply] = super(torch.autograd.Function, cls).apply
-    return program
+    def _above(self, lower: Contract, kept: Sequence[str], derive: Derive) -> Callable[..., Any]:
+        """The entry of the program one order above `lower`."""
+        derived = derive()
+        contract = derived.contract
+        assert contract.derivation is not None
+        direction = higher.title(contract.derivation.order, "forward")
+        compile_id = self.program.compile_id
+        writer = _writer(contract, direction, compile_id)
+        for item in lower.inputs:
+            writer.reserve(item.name)
+        stem = identifier(f"{contract.name}_{higher.title(contract.derivation.order)}")
+        entry, inner = writer.name(stem), writer.name(f"{stem}_forward")
+        apply = writer.name("apply")
+        made = higher.emit_inner(
+            writer, contract, lower, derived.forward, inner, compile_id=compile_id, lower_saved=kept
+        )
+        writer.line("")
+        writer.line("")
+        higher.emit_entry(writer, contract, lower, entry, apply)
+        functions = self._add(writer, contract, direction)
+        functions[entry].__globals__[apply] = self.function_class(
+            contract, functions[inner], derived.backward, made.saved, derived.derive
+        )
+        return functions[entry]
+
+    def _add(
+        self, writer: Writer, contract: Contract, direction: str
+    ) -> dict[str, Callable[..., Any]]:
+        generated, functions = _generate(writer, contract, direction, self.program.compile_id)
+        self.program.generated.append(generated)
+        self.observe(generated)
+        return functions

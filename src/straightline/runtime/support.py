@@ -9,12 +9,7 @@ from typing import Any
 
 import torch
 
-from straightline.errors import StraightlineError, TangentError
-
-# Makes the empty result through which second derivatives find the forward's node.
-new_token = torch.empty
-
-
+from straightline.errors import SAVE_IT, DoubleBackwardError, StraightlineError, TangentError
 class ArgumentTypeError(StraightlineError, TypeError):
     """An argument is of another type than the program was compiled for."""
 
@@ -154,4 +149,19 @@ def mutates_under_create_graph() -> RuntimeError:
     return RuntimeError(
         "aot_autograd does not support input mutations with requires_grad in backward for "
         "create_graph=True"
+    )
+
+
+def lost_value(what: str, where: str | None) -> DoubleBackwardError:
+    """The error for a value that a higher derivative needs and that nothing holds."""
+    return DoubleBackwardError(what, where=where, todo=SAVE_IT)
+
+
+def changed_value(name: str, where: str | None) -> DoubleBackwardError:
+    """The error for a leaf that a higher derivative needs and that was written to since the call."""
+    return DoubleBackwardError(
+        f"double backward needs the value that {name!r} had at the call, but it has been modified by "
+        "an inplace operation since",
+        where=where,
+        todo=f"modify it after the last backward, or {SAVE_IT}",
     )

@@ -48,11 +48,23 @@ def function_class(
         "_compiled_autograd_key": staticmethod(_compiled_autograd_key),
     }
     cls = _Lazy(name, (torch.autograd.Function,), attributes)
-    node = cls._backward_cls  # type: ignore[attr-defined]
+    _without_values(cls)
+    return cls  # type: ignore[return-value]
+
+
+def higher_class(name: str, body: Mapping[str, object]) -> type[torch.autograd.Function]:
+    """As `function_class`, for a program of a higher order; to compiled autograd it is any function."""
+    cls = FunctionMeta(name, (torch.autograd.Function,), {**body, "boxed_grads_call": True})
+    _without_values(cls)
+    return cls
+
+
+def _without_values(cls: Any) -> None:
+    """What a node of the class was not given reads as empty."""
+    node = cls._backward_cls
     node.symints = ()
     node.opaque_objects = ()
     node._tensors_no_vc_check = ()
-    return cls  # type: ignore[return-value]
 
 
 def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:

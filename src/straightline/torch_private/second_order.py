@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._C._autograd import SavedTensor, _make_saved_tensor
 from torch._dynamo import compiled_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, PlainAOTOutput
@@ -43,7 +42,7 @@ from torch._functorch._aot_autograd.schemas import (
 from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -52,6 +51,7 @@ SAVE_RNG: Any = torch.ops.higher_order.run_and_save_rng_state
 WITH_RNG: Any = torch.ops.higher_order.run_with_rng_state
 WITH_EFFECTS: Any = torch.ops.higher_order.with_effects
 SET_GRAD_ENABLED: Any = torch._C._set_grad_enabled
+outside_fake_mode = unset_fake_temporarily
 
 REPLAYED = "straightline_replayed"
 """`node.meta` key: the node belongs to the part that ran before, in the program one order lower."""
@@ -238,15 +238,23 @@ class Derived:
         return first.unwrapped_idx
 
     def owner(self, flat: int) -> int:
-        """The lower program's input that a flat input is part of."""
+        """The lower program's input, or tangent after those, that a flat input is part of."""
         if self.subclass is None:
             return flat
         starts = [
             m.flat_tensor_start_idx if isinstance(m, SubclassCreationMeta) else m.unwrapped_idx
-            for m in self.meta.subclass_inp_meta[: self.inputs]
+            for m in self.meta.subclass_inp_meta
             if isinstance(m, (SubclassCreationMeta, PlainTensorMeta))
         ]
         return bisect.bisect_right(starts, flat) - 1
+
+    def cotangent_places(self) -> Iterator[range]:
+        """For each differentiable result, which flat cotangents are its own."""
+        first = 0
+        for meta in self.meta.subclass_tangent_meta:
+            count = _tensors(meta)
+            yield range(first, first + count)
+            first += count
 
     def input(self, index: int) -> tuple[bool, bool, int | None]:
         """Of a lower input: whether it requires grad, whether it is mutated, its place in Dynamo's graph."""
@@ -254,6 +262,13 @@ class Derived:
         place = getattr(self.lower.flat_args_descs[index], "idx", None)
         mutated = info.mutates_data or info.mutates_metadata
         return info.requires_grad, mutated, place
+
+
+def _tensors(meta: Any) -> int:
+    """How many tensors a cotangent of this description is taken apart into."""
+    if not isinstance(meta, SubclassCreationMeta):
+        return 1
+    return sum(_tensors(inner) for inner in meta.attrs.values())
 
 
 @contextlib.contextmanager
@@ -323,22 +338,3 @@ def split(
 def free_of_unbacked(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
     """Whether a symbolic number is made of the inputs' sizes alone."""
     return not free_unbacked_symbols(value)
-
-
-def edge(tensor: torch.Tensor) -> SavedTensor:
-    """Where gradients of a tensor go, without the tensor: its memory is not kept.
-
-    A saved tensor whose hooks drop the data keeps the tensor's place in the autograd graph alone.
-    """
-    saved = _make_saved_tensor(tensor, False)
-    saved.register_hooks(type, _empty)
-    return saved
-
-
-def edge_tensor(saved: SavedTensor) -> torch.Tensor:
-    """An empty tensor that stands, as an input of an autograd function, for the tensor of an `edge`."""
-    return saved.unpack()
-
-
-def _empty(_packed: object) -> torch.Tensor:
-    return torch.empty(0)

@@ -34,6 +34,7 @@ from straightline.capture.contract import (
     FirstCall,
     Format,
     From,
+    Handles,
     Input,
     Layout,
     Modes,
@@ -106,12 +107,17 @@ def role(value: Any) -> Role:
 
 
 def contract(
-    stages: Stages, name: str, arguments: Sequence[tuple[str, str]], *, boxed: bool, token: bool
+    stages: Stages,
+    name: str,
+    arguments: Sequence[tuple[str, str]],
+    *,
+    boxed: bool,
+    keep_inputs: bool,
 ) -> Contract:
     """The contract of the program that `stages` traced.
 
-    `arguments` are (name, source) of what the caller passes, lifted constants first. `token` asks for the
-    handle that double backward needs when an input may be the result of earlier operations.
+    `arguments` are (name, source) of what the caller passes, lifted constants first. `keep_inputs` asks
+    for the inputs' values to be kept, whatever they are, for derivatives of higher order.
     """
     meta = stages.meta
     inputs, bases = _inputs(stages, [n for n, _ in arguments])
@@ -119,10 +125,7 @@ def contract(
     render = functools.partial(symbols.render, bound=bound)
     outputs, restrided = _outputs(stages, render)
     mutations = _mutations(stages)
-    base_layouts = _return_layouts(meta)[len(mutations) + len(meta.output_info) :]
-    needs_token = token and any(
-        i.requires_grad and not i.parameter and not i.detached for i in inputs
-    )
+    base_layouts = return_layouts(meta)[len(mutations) + len(meta.output_info) :]
     training = stages.backward is not None
     state = [i for i, v in enumerate(stages.inputs) if isinstance(v, BackwardState)]
     return Contract(
@@ -138,8 +141,9 @@ def contract(
         bases=bases,
         duplicates=_duplicates(stages),
         restrided=restrided,
-        saved=_saved(stages, inputs, token=needs_token) if training else Saved(),
-        tangents=_tangents(meta) if training else (),
+        saved=_saved(stages, inputs) if training else Saved(),
+        handles=_handles(stages, inputs, mutations, keep_inputs) if training else Handles(),
+        tangents=tangents(meta) if training else (),
         gradients=_gradients(stages) if training else (),
         rng=Rng(
             meta.is_rng_op_functionalized,
@@ -250,14 +254,14 @@ def _frozen() -> frozenset[int]:
     return frozenset(i for i, p in enumerate(context.params_flat) if p is None)
 
 
-def _return_layouts(meta: ViewAndMutationMeta) -> tuple[Layout, ...]:
+def return_layouts(meta: ViewAndMutationMeta) -> tuple[Layout, ...]:
     described = tuple(layout(m) for m in meta.subclass_fw_graph_out_meta)
     return described or (Plain(),) * meta.num_forward_returns
 
 
 def _mutations(stages: Stages) -> tuple[Mutation, ...]:
     meta = stages.meta
-    layouts = _return_layouts(meta)
+    layouts = return_layouts(meta)
     result = []
     for position, index in enumerate(meta.mutated_inp_runtime_indices):
         info = meta.input_info[index]
@@ -287,7 +291,7 @@ def _write(info: InputAliasInfo, *, detached: bool, on_stream: bool) -> Write:
 def _outputs(stages: Stages, render: views.Render) -> tuple[tuple[Output, ...], tuple[int, ...]]:
     """The outputs in the graph's order, and which arguments the last ones restride."""
     meta = stages.meta
-    layouts = _return_layouts(meta)[meta.num_mutated_inp_runtime_indices :]
+    layouts = return_layouts(meta)[meta.num_mutated_inp_runtime_indices :]
     kept = _kept(stages)
     restrided = tuple(kept[i] for i in stages.synthetic.aliased_arg_idx_with_metadata_mutations)
     replay = functorch_config.view_replay_for_aliased_outputs
@@ -323,7 +327,7 @@ def _modes(stages: Stages) -> Modes:
     )
 
 
-def _saved(stages: Stages, inputs: Sequence[Input], *, token: bool) -> Saved:
+def _saved(stages: Stages, inputs: Sequence[Input]) -> Saved:
     meta = stages.meta
     unchecked = meta.num_tensors_saved_with_no_vc_check or 0
     opaque = meta.num_opaque_objects_saved_for_bw or 0
@@ -333,8 +337,8 @@ def _saved(stages: Stages, inputs: Sequence[Input], *, token: bool) -> Saved:
     tensors = values[first : len(values) - opaque - numbers]
     placeholders = stages.forward.graph.find_nodes(op="placeholder")
     plain = _never_views(placeholders, inputs, len(meta.tokens))
-    view = tuple(i for i, n in enumerate(tensors) if _is_view(n) is True)
-    maybe = tuple(i for i, n in enumerate(tensors) if _is_view(n) is None and n not in plain)
+    view = tuple(i for i, n in enumerate(tensors) if is_view(n) is True)
+    maybe = tuple(i for i, n in enumerate(tensors) if is_view(n) is None and n not in plain)
     return Saved(
         checked=len(tensors) - unchecked,
         unchecked=unchecked,
@@ -345,7 +349,32 @@ def _saved(stages: Stages, inputs: Sequence[Input], *, token: bool) -> Saved:
         dynamic=tuple(
             (i, tuple(sorted(dims))) for i, dims in sorted(meta.dynamic_saved_tensors_idxs.items())
         ),
-        token=token,
+    )
+
+
+def _handles(
+    stages: Stages, inputs: Sequence[Input], mutations: Sequence[Mutation], keep_inputs: bool
+) -> Handles:
+    """What is noted for derivatives of higher order; nothing where there cannot be any."""
+    meta = stages.meta
+    refused = meta.tokens or meta.num_backward_tokens
+    refused = refused or meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+    if refused or any(isinstance(v, BackwardState) for v in stages.inputs):
+        return Handles()
+    saved = set(output_values(stages.forward)[stages.inner_meta.num_forward :])
+    placeholders = stages.forward.graph.find_nodes(op="placeholder")
+    starts = list(itertools.accumulate((places(i.layout) for i in inputs), initial=0))
+    tensors = [n for n, item in enumerate(inputs) if item.role is Role.TENSOR]
+    tracked = [n for n in tensors if inputs[n].requires_grad and not inputs[n].detached]
+    mutated = {m.input for m in mutations}
+    unsaved = [
+        n for n in tracked if not saved.issuperset(placeholders[starts[n] : starts[n + 1]])
+    ]
+    return Handles(
+        edges=tuple(n for n in tracked if not inputs[n].parameter),
+        versions=() if keep_inputs else tuple(n for n in unsaved if n not in mutated),
+        numbers=tuple(n for n, item in enumerate(inputs) if item.role is Role.NUMBER),
+        values=tuple(tensors) if keep_inputs else (),
     )
 
 
@@ -359,7 +388,7 @@ def _never_views(
     return frozenset(n for n, i in zip(taken, inputs, strict=True) if i.parameter)
 
 
-def _is_view(value: Any) -> bool | None:
+def is_view(value: Any) -> bool | None:
     """Whether a graph value is a view at run time; None when only the run can tell."""
     if not isinstance(value, fx.Node):
         return False
@@ -367,7 +396,7 @@ def _is_view(value: Any) -> bool | None:
         case "call_function", OpOverload() as operation:
             return operation.is_view
         case "call_function", _ if value.target.__name__ == "getitem":  # type: ignore[union-attr]
-            return _is_view(value.args[0])
+            return is_view(value.args[0])
         case _:
             return None
 
@@ -405,7 +434,7 @@ def written_inputs(stages: Stages) -> Written:
     return Written(frozenset(written), stages.inner_meta.num_forward + tokens, tokens)
 
 
-def _tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
+def tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
     mutated = meta.num_mutated_inp_runtime_indices
     positions = [
         k

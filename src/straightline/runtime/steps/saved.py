@@ -19,7 +19,7 @@ class SavedNames:
     numbers: tuple[str, ...]
 
 
-def emit_save(writer: Writer, contract: Contract, values: Sequence[str], token: str | None) -> None:
+def emit_save(writer: Writer, contract: Contract, values: Sequence[str]) -> None:
     """Keep `values`: checked tensors, unchecked ones, opaque objects, numbers."""
     saved = contract.saved
     tensors = [
@@ -27,9 +27,8 @@ def emit_save(writer: Writer, contract: Contract, values: Sequence[str], token: 
     ]
     opaque = values[saved.tensors : saved.tensors + saved.opaque]
     numbers = values[saved.tensors + saved.opaque :]
-    checked = tensors[: saved.checked] + ([token] if token else [])
-    if checked:
-        writer.line(f"ctx.to_save = {tuple_of(checked)}")
+    if saved.checked:
+        writer.line(f"ctx.to_save = {tuple_of(tensors[: saved.checked])}")
     if saved.unchecked:
         writer.line(f"ctx._tensors_no_vc_check = {tuple_of(tensors[saved.checked :])}")
     if saved.opaque:
@@ -62,18 +61,17 @@ def _detached(writer: Writer, contract: Contract, index: int, value: str) -> str
     return name
 
 
-def emit_load(writer: Writer, contract: Contract, names: SavedNames) -> None:
+def emit_load(
+    writer: Writer, contract: Contract, names: SavedNames, *, node: str = "ctx"
+) -> None:
     """Unpack what forward kept; with it gone from the node, each value dies after its last use."""
     saved = contract.saved
-    checked = list(names.tensors[: saved.checked])
-    if saved.token:
-        checked.append(writer.name("_token"))
-    _unpack(writer, checked, "ctx.saved_tensors")
-    _unpack(writer, names.tensors[saved.checked :], "ctx._tensors_no_vc_check")
-    _unpack(writer, names.opaque, "ctx.opaque_objects")
-    _unpack(writer, names.numbers, "ctx.symints")
-    if checked:
-        writer.line("ctx.maybe_clear_saved_tensors()")
+    _unpack(writer, names.tensors[: saved.checked], f"{node}.saved_tensors")
+    _unpack(writer, names.tensors[saved.checked :], f"{node}._tensors_no_vc_check")
+    _unpack(writer, names.opaque, f"{node}.opaque_objects")
+    _unpack(writer, names.numbers, f"{node}.symints")
+    if saved.checked:
+        writer.line(f"{node}.maybe_clear_saved_tensors()")
 
 
 def _unpack(writer: Writer, names: Sequence[str], source: str) -> None:

@@ -26,20 +26,24 @@ def unwrap(writer: Writer, item: Input, variable: str, source: str) -> list[str]
         return members(writer, item.layout, variable)
 
 
-def members(writer: Writer, layout: Subclass, variable: str, *, symbols: bool = True) -> list[str]:
+def members(writer: Writer, layout: Subclass, variable: str) -> list[str]:
     """Flat expressions for the parts of `variable`; sizes known at run time come after the members."""
     result: list[str] = []
     for name, inner in layout.members:
         local = writer.name(identifier(f"{variable}_{name}"))
         writer.line(f"{local} = {attribute(variable, name)}")
         if isinstance(inner, Subclass):
-            result += members(writer, inner, local, symbols=symbols)
+            result += members(writer, inner, local)
         else:
             result.append(local)
-    if symbols:
-        result += [f"{variable}.size({i})" for i, v in enumerate(layout.size) if v is None]
-        result += [f"{variable}.stride({i})" for i, v in enumerate(layout.stride) if v is None]
-    return result
+    return result + symbols(layout, variable)
+
+
+def symbols(layout: Subclass, variable: str) -> list[str]:
+    """Expressions for the sizes and strides of `variable` that are known at run time only."""
+    sizes = [f"{variable}.size({i})" for i, v in enumerate(layout.size) if v is None]
+    strides = [f"{variable}.stride({i})" for i, v in enumerate(layout.stride) if v is None]
+    return sizes + strides
 
 
 def wrap(writer: Writer, layout: Layout, flat: Iterator[str]) -> str:

@@ -7,18 +7,26 @@ import torch
 from straightline.capture.contract import Contract, Format, Opaque, Strides, Subclass, Tangent
 from straightline.capture.origins import identifier
 from straightline.runtime import support
+from straightline.runtime.steps import subclasses
 from straightline.runtime.writer import Writer, attribute, literal
 
 
-def emit(writer: Writer, contract: Contract, compile_id: str, names: list[str]) -> list[str]:
-    """Convert each tangent (bound to `names`); returns the flat expressions the graph takes."""
+def emit(
+    writer: Writer, contract: Contract, compile_id: str, names: list[str], *, symbols: bool = False
+) -> list[str]:
+    """Convert each tangent (bound to `names`); returns the flat expressions the graph takes.
+
+    `symbols`: a subclass's sizes that are known at run time only come after its members.
+    """
     flat: list[str] = []
     for tangent, name in zip(contract.tangents, names, strict=True):
-        flat += _convert(writer, tangent, name, compile_id)
+        flat += _convert(writer, tangent, name, compile_id, symbols)
     return flat
 
 
-def _convert(writer: Writer, tangent: Tangent, name: str, compile_id: str) -> list[str]:
+def _convert(
+    writer: Writer, tangent: Tangent, name: str, compile_id: str, symbols: bool
+) -> list[str]:
     match tangent.layout:
         case Opaque():
             return [name]
@@ -29,8 +37,8 @@ def _convert(writer: Writer, tangent: Tangent, name: str, compile_id: str) -> li
             for (member, _), inner in zip(layout.members, tangent.members, strict=True):
                 local = writer.name(identifier(f"{name}_{member}"))
                 writer.line(f"{local} = {attribute(name, member)}")
-                flat += _convert(writer, inner, local, compile_id)
-            return flat
+                flat += _convert(writer, inner, local, compile_id, symbols)
+            return flat + (subclasses.symbols(layout, name) if symbols else [])
         case _:
             _check_type(writer, tangent, torch.Tensor, None, name, compile_id)
             _check_format(writer, tangent, name)
