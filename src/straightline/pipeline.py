@@ -17,9 +17,10 @@ from torch import fx
 from straightline.capture import cse, naming, origins, protect, second_order, simplify
 from straightline.capture.contract import Contract
 from straightline.config import Config
-from straightline.report import trace
+from straightline.report import dump, trace
 from straightline.runtime import programs
 from straightline.torch_private import autograd, derived, dynamo, stages, translate
+from straightline.torch_private.function_class import higher_class
 from straightline.torch_private.stages import Stages
 
 
@@ -28,7 +29,7 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """The program of one graph that Dynamo captured, as the function that Dynamo will call."""
     name, compile_id = origins.identifier(dynamo.function_name()), dynamo.compile_id()
-    observe = _observer(config, f"{name}_{origins.identifier(compile_id)}")
+    observe = _observer(config, f"{name}_{origins.identifier(compile_id)}", example_inputs)
     with stages.trace(gm, example_inputs, joint_passes=(cse.eliminate,)) as traced:
         written = translate.written_inputs(traced)
         simplify.resize_inputs(traced.forward)
@@ -72,7 +73,12 @@ def _training(
     results -= contract.saved.tensors + contract.saved.opaque + contract.saved.numbers
 
     def kept() -> second_order.Kept:
-        return second_order.kept_by(forward.graph, results, inputs=bool(contract.handles.values))
+        return second_order.kept_by(
+            forward.graph,
+            results,
+            tokens=contract.forward_tokens,
+            inputs=bool(contract.handles.values),
+        )
 
     return programs.build_training(
         contract,
@@ -83,7 +89,7 @@ def _training(
         lifted,
         seams=programs.Seams(
             function_class=functools.partial(autograd.function_class, stages=traced),
-            higher_class=autograd.higher_class,
+            higher_class=higher_class,
             later=functools.partial(_later, traced),
         ),
         derive=_derive(origin, contract, kept),
@@ -121,10 +127,14 @@ def _later(traced: Stages, compile_now: Callable[[], Callable[..., Any]]) -> Cal
         return compile_now()
 
 
-def _observer(config: Config, title: str) -> programs.Observer:
+def _observer(config: Config, title: str, example_inputs: Sequence[Any]) -> programs.Observer:
+    if config.dump is None:
+        return trace.observe
+    folder, program = config.dump, dump.stem(config.dump, title)
+    examples = dump.examples(example_inputs)
+
     def observe(generated: programs.Generated) -> None:
         trace.observe(generated)
-        if config.dump is not None:
-            trace.write(generated, config.dump, title)
+        dump.write(generated, folder, program, examples)
 
     return observe

@@ -240,8 +240,10 @@ class Tangent:
     @property
     def name(self) -> str:
         """What generated source calls it."""
-        words = re.sub(r"\W+", "_", self.description.replace("output ", "out"))
-        return f"grad_{words.strip('_')}"
+        words = self.description.replace("output ", "out")
+        words = re.sub(r"^order (\d+) gradient of ", r"\1 ", words)
+        named = re.sub(r"\W+", "_", words).strip("_")
+        return f"grad{named}" if words[:1].isdigit() else f"grad_{named}"
 
 
 @dataclass(frozen=True)

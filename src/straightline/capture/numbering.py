@@ -45,10 +45,13 @@ class Numbering:
         """The number of a key, a new one where the key is new."""
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def graph(self, graph: fx.Graph) -> dict[fx.Node, int]:
-        """Number every node of a graph whose placeholders are the program's inputs in order."""
+    def graph(self, graph: fx.Graph, tokens: int = 0) -> dict[fx.Node, int]:
+        """Number every node of a graph whose placeholders are `tokens` and then the program's inputs."""
         placeholders = graph.find_nodes(op="placeholder")
-        given = {node: self.of("input", position) for position, node in enumerate(placeholders)}
+        given = {
+            node: self.of("input", position)
+            for position, node in enumerate(placeholders, start=-tokens)
+        }
         return self.continued(graph, given)
 
     def continued(self, graph: fx.Graph, given: dict[fx.Node, int]) -> dict[fx.Node, int]:

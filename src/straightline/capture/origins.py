@@ -46,6 +46,25 @@ def first(gm: fx.GraphModule) -> Origin | None:
     return next((o for o in found if o is not None), None)
 
 
+def where(node: fx.Node) -> str | None:
+    """`file:line` in the user's program of a node, or of the nearest that it feeds."""
+    seen: set[fx.Node] = set()
+    queue = [node]
+    while queue:
+        at = queue.pop(0)
+        found = origin(at)
+        if found is not None:
+            return f"{found.file}:{found.line}"
+        seen.add(at)
+        queue.extend(user for user in at.users if user not in seen)
+    return None
+
+
+def inside(node: fx.Node, file: str) -> bool:
+    """Whether code of `file` led to `node`."""
+    return any(frame["file"] == file for frame in _FRAME.finditer(node.meta.get("stack_trace") or ""))
+
+
 @functools.lru_cache(maxsize=4096)
 def parse(stack_trace: str | None) -> Origin | None:
     """The innermost line outside torch of a stack trace as torch records it."""

@@ -21,12 +21,12 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from straightline.capture.numbering import Numbering, attribute, draws
+from straightline.capture import formulas, origins
+from straightline.capture.numbering import Numbering, draws
 from straightline.errors import SAVE_IT, DoubleBackwardError
 from straightline.torch_private.second_order import (
-    AUTOGRAD_FUNCTION,
     REPLAYED,
-    SET_GRAD_ENABLED,
+    WITH_EFFECTS,
     WITH_RNG,
     Ambient,
     Derived,
@@ -108,10 +108,13 @@ class SecondOrder:
     subclass: Any
 
 
-def kept_by(forward: fx.Graph, results: int, *, inputs: bool = False) -> Kept:
-    """What a first-order forward graph keeps: its outputs after the first `results`."""
+def kept_by(forward: fx.Graph, results: int, *, tokens: int = 0, inputs: bool = False) -> Kept:
+    """What a first-order forward graph keeps: its outputs after the first `results`.
+
+    The first `tokens` placeholders are none of the program's inputs.
+    """
     numbering = Numbering()
-    numbers = numbering.graph(forward)
+    numbers = numbering.graph(forward, tokens)
     return Kept(
         1,
         numbering,
@@ -130,10 +133,11 @@ def second_order(
     program needs a value that was neither kept nor can be a live leaf.
     """
     order = kept.order + 1
-    with derived(_differentiable(origin.graph), origin.inputs, order, origin.ambient) as trace:
+    with derived(formulas.differentiable(origin.graph), origin.inputs, order, origin.ambient) as trace:
         _refuse_side_effects(trace)
         joint = trace.graph
         graph = joint.graph
+        _drop_effects(graph, len(trace.meta.tokens))
         primals, cotangents = _placeholders(graph)
         of = kept.numbering.of
         numbers = kept.numbering.continued(
@@ -211,11 +215,36 @@ def _tensor(node: fx.Node) -> bool:
 
 
 def _refuse_side_effects(trace: Derived) -> None:
-    if trace.meta.tokens or any(i.mutates_data for i in trace.meta.input_info):
-        raise DoubleBackwardError(
-            "double backward through an operation with side effects is not possible",
-            todo="keep the operation out of the compiled function",
-        )
+    if any(i.mutates_data for i in trace.meta.input_info):
+        raise _side_effects(None)
+
+
+def _side_effects(where: str | None) -> DoubleBackwardError:
+    return DoubleBackwardError(
+        "double backward through an operation with side effects is not possible",
+        where=where,
+        todo="keep the operation out of the compiled function",
+    )
+
+
+def _drop_effects(graph: fx.Graph, tokens: int) -> None:
+    """Take out the forward's operations that were there for their effect, which has happened already.
+
+    Each takes a token and hands on another; the first placeholders and the first outputs are tokens.
+    """
+    for node in graph.find_nodes(op="call_function", target=WITH_EFFECTS):
+        results = {user.args[1]: user for user in node.users}
+        if not node.meta.get(REPLAYED) or set(results) - {0}:
+            raise _side_effects(origins.where(node))
+        if 0 in results:
+            results[0].replace_all_uses_with(node.args[0])
+            graph.erase_node(results[0])
+        graph.erase_node(node)
+    if tokens:
+        output = graph.output_node()
+        output.args = (outputs_of(graph)[tokens:],)
+        for placeholder in graph.find_nodes(op="placeholder")[:tokens]:
+            graph.erase_node(placeholder)
 
 
 class _Cut:
@@ -411,71 +440,6 @@ def _influence(
 def _lost(what: str, reader: fx.Node) -> DoubleBackwardError:
     return DoubleBackwardError(
         f"double backward needs {what}, which was not kept for backward",
-        where=_where(reader),
+        where=origins.where(reader),
         todo=SAVE_IT,
     )
-
-
-def _where(node: fx.Node) -> str | None:
-    """`file:line` of the innermost line of the user's program that a node, or one it feeds, comes from."""
-    seen: set[fx.Node] = set()
-    queue = [node]
-    while queue:
-        at = queue.pop(0)
-        frames = re.findall(r'File "([^"]+)", line (\d+)', at.meta.get("stack_trace") or "")
-        if frames:
-            return "{}:{}".format(*frames[-1])
-        seen.add(at)
-        queue.extend(user for user in at.users if user not in seen)
-    return None
-
-
-def _differentiable(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm` with the formulas of its custom functions made differentiable.
-
-    Dynamo records a custom backward as it ran, under no-grad, which hides it from differentiation.
-    """
-    graph = fx.Graph()
-    copied = graph.graph_copy(gm.graph, mapping := {})
-    bodies: dict[str, fx.GraphModule] = {}
-    for node in gm.graph.nodes:
-        for position, argument in enumerate(node.args):
-            if not (isinstance(argument, fx.Node) and argument.op == "get_attr"):
-                continue
-            body = attribute(argument)
-            if not isinstance(body, fx.GraphModule):
-                continue
-            changed = _differentiable(body)
-            if node.target is AUTOGRAD_FUNCTION and position == 1:
-                changed = _with_grad(changed, node)
-            if changed is not body:
-                bodies[str(argument.target)] = changed
-    if not bodies:
-        return gm
-    if graph.find_nodes(op="output") == []:
-        graph.output(copied)
-    result = fx.GraphModule(gm, graph)
-    for name, body in bodies.items():
-        result.set_submodule(name, body)
-    return result
-
-
-def _with_grad(formula: fx.GraphModule, call: fx.Node) -> fx.GraphModule:
-    """A custom backward without the no-grad region that Dynamo put around the whole of it."""
-    switches = formula.graph.find_nodes(op="call_function", target=SET_GRAD_ENABLED)
-    if not switches:
-        return formula
-    graph = fx.Graph()
-    mapping: dict[fx.Node, fx.Node] = {}
-    output = graph.graph_copy(formula.graph, mapping)
-    graph.output(output)
-    if len(switches) != 2 or switches[0].args[0] is not False:
-        raise DoubleBackwardError(
-            "double backward through a custom backward that switches the grad mode itself, or is marked "
-            "once_differentiable, is not possible",
-            where=_where(call),
-            todo="keep the custom function out of the compiled function",
-        )
-    for switch in switches:
-        graph.erase_node(mapping[switch])
-    return fx.GraphModule(formula, graph)

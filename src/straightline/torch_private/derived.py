@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 
@@ -22,6 +23,7 @@ from straightline.capture.contract import (
     Plain,
     Role,
     Saved,
+    Tangent,
     places,
 )
 from straightline.errors import DoubleBackwardError
@@ -49,19 +51,17 @@ def contract(
     count = len(lower.inputs)
     layouts = translate.return_layouts(meta)
     reached = frozenset(itertools.chain.from_iterable(influence))
+    names = _names(lower)
     inputs = (
         *(
             Input(
-                item.name if item.name.startswith("to_") else f"to_{item.name}",
-                item.role,
-                item.layout,
-                requires_grad=i in reached and _tracked(lower, i),
+                name, item.role, item.layout, requires_grad=i in reached and _tracked(lower, i)
             )
-            for i, item in enumerate(lower.inputs)
+            for i, (name, item) in enumerate(zip(names, lower.inputs, strict=False))
         ),
         *(
-            Input(tangent.name, Role.TENSOR, tangent.layout, requires_grad=True)
-            for tangent in lower.tangents
+            Input(name, Role.TENSOR, tangent.layout, requires_grad=True)
+            for name, tangent in zip(names[count:], lower.tangents, strict=True)
         ),
     )
     passed = tuple(i for i, item in enumerate(inputs) if item.requires_grad)
@@ -94,9 +94,38 @@ def contract(
             tuple(_by_tangent(each, inputs, count) for each in influence),
             _lost(lower, live),
         ),
-        tangents=translate.tangents(meta),
+        tangents=tuple(
+            _described(tangent, order, inputs, gradients) for tangent in translate.tangents(meta)
+        ),
         gradients=_gradients(subclass, len(inputs)),
     )
+
+
+def _names(lower: Contract) -> list[str]:
+    """Inputs are there for their place in the autograd graph: `to_x`. None is called as a lower one is."""
+    taken = {item.name for item in (*lower.inputs, *lower.arguments)}
+    names: list[str] = []
+    for wanted in [
+        *(f"to_{item.name.removeprefix('to_')}" for item in lower.inputs),
+        *(tangent.name for tangent in lower.tangents),
+    ]:
+        name = next(
+            each
+            for each in itertools.chain([wanted], map(f"{wanted}_{{}}".format, itertools.count(1)))
+            if each not in taken
+        )
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _described(
+    tangent: Tangent, order: int, inputs: Sequence[Input], gradients: Sequence[bool]
+) -> Tangent:
+    """The cotangent of a gradient, named after what it is the gradient of."""
+    having = [i for i, has in enumerate(gradients) if has]
+    of = inputs[having[tangent.position]].name.removeprefix("to_")
+    return dataclasses.replace(tangent, description=f"order {order} gradient of {of}")
 
 
 def _tracked(lower: Contract, number: int) -> bool:

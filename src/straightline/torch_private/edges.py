@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._C._autograd import SavedTensor, _make_saved_tensor
+from torch._C._autograd import (
+    SavedTensor,
+    _make_saved_tensor,
+    _saved_tensors_hooks_disable,
+    _saved_tensors_hooks_enable,
+    _saved_tensors_hooks_get_disabled_error_message,
+    _top_saved_tensors_default_hooks,
+)
+
+saved_tensor = _make_saved_tensor
+top_saved_hooks = _top_saved_tensors_default_hooks
 
 
-def edge(tensor: Tensor) -> SavedTensor:
+def edge(tensor: Tensor) -> Tensor | SavedTensor:
     """Where gradients of a tensor go, without the tensor: its memory is not kept.
 
-    A saved tensor whose hooks drop the data keeps the tensor's place in the autograd graph alone.
+    A saved tensor whose hooks drop the data keeps the tensor's place in the autograd graph alone. Generated
+    code does the same in its own lines; this is for when the user's hooks would see what is saved.
     """
-    saved = _make_saved_tensor(tensor, False)
-    saved.register_hooks(type, _empty)
+    if tensor.is_leaf:
+        return tensor
+    message = _saved_tensors_hooks_get_disabled_error_message()
+    _saved_tensors_hooks_disable("", False)
+    try:
+        saved = _make_saved_tensor(tensor, False)
+    finally:
+        if message is None:
+            _saved_tensors_hooks_enable()
+        else:
+            _saved_tensors_hooks_disable(message, False)
+    saved.register_hooks(type, no_data)
     return saved
 
 
@@ -27,8 +48,9 @@ def unpack(place: Tensor | SavedTensor) -> Tensor:
 
 def kept(tensor: Tensor) -> SavedTensor:
     """A tensor to be read later, checked then not to have been written to since."""
-    return _make_saved_tensor(tensor, False)
+    return saved_tensor(tensor, False)
 
 
-def _empty(_packed: object) -> Tensor:
+def no_data(_packed: object) -> Tensor:
+    """What the tensor of an `edge` is unpacked to."""
     return torch.empty(0)

@@ -61,17 +61,14 @@ REPLAYED = "straightline_replayed"
 class Ambient:
     """Global state that a graph was captured under and that its derivatives must be traced under."""
 
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    autocast: tuple[tuple[str, torch.dtype], ...]
     autocast_cache: bool
     dtype: torch.dtype
 
     @staticmethod
     def now() -> Ambient:
-        kinds = (
-            torch._C._autocast_supported_devices() if torch._C._is_any_autocast_enabled() else ()
-        )
         return Ambient(
-            tuple((k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds),
+            tuple((kind, torch.get_autocast_dtype(kind)) for kind in _autocast_kinds()),
             torch.is_autocast_cache_enabled(),
             torch.get_default_dtype(),
         )
@@ -79,19 +76,23 @@ class Ambient:
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         before = torch.get_default_dtype()
-        wanted = {kind: (enabled, dtype) for kind, enabled, dtype in self.autocast}
         with contextlib.ExitStack() as stack:
-            if wanted or torch._C._is_any_autocast_enabled():
-                for kind in torch._C._autocast_supported_devices():
-                    enabled, dtype = wanted.get(kind, (False, None))
-                    stack.enter_context(
-                        torch.autocast(
-                            kind, dtype=dtype, enabled=enabled, cache_enabled=self.autocast_cache
-                        )
-                    )
+            for kind in _autocast_kinds():
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            for kind, dtype in self.autocast:
+                stack.enter_context(
+                    torch.autocast(kind, dtype=dtype, cache_enabled=self.autocast_cache)
+                )
             torch.set_default_dtype(self.dtype)
             stack.callback(torch.set_default_dtype, before)
             yield
+
+
+def _autocast_kinds() -> list[str]:
+    """The kinds of devices that autocast is on for."""
+    if not torch._C._is_any_autocast_enabled():
+        return []
+    return [k for k in torch._C._autocast_supported_devices() if torch.is_autocast_enabled(k)]
 
 
 @dataclass(frozen=True)

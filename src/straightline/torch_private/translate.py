@@ -357,12 +357,13 @@ def _handles(
 ) -> Handles:
     """What is noted for derivatives of higher order; nothing where there cannot be any."""
     meta = stages.meta
-    refused = meta.tokens or meta.num_backward_tokens
-    refused = refused or meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+    refused = (
+        meta.num_backward_tokens or meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+    )
     if refused or any(isinstance(v, BackwardState) for v in stages.inputs):
         return Handles()
-    saved = set(output_values(stages.forward)[stages.inner_meta.num_forward :])
-    placeholders = stages.forward.graph.find_nodes(op="placeholder")
+    saved = set(output_values(stages.forward)[stages.inner_meta.num_forward + len(meta.tokens) :])
+    placeholders = stages.forward.graph.find_nodes(op="placeholder")[len(meta.tokens) :]
     starts = list(itertools.accumulate((places(i.layout) for i in inputs), initial=0))
     tensors = [n for n, item in enumerate(inputs) if item.role is Role.TENSOR]
     tracked = [n for n in tensors if inputs[n].requires_grad and not inputs[n].detached]

@@ -17,9 +17,7 @@ def emit(writer: Writer, contract: Contract) -> None:
     """Write what `contract.handles` asks for to the node `ctx`; the inputs go by their names."""
     handles = contract.handles
     if handles.edges:
-        edge = writer.bind(edges.edge, "edge")
-        kept = [f"{n} if {n}.is_leaf else {edge}({n})" for n in _names(contract, handles.edges)]
-        writer.line(f"ctx.edges = {tuple_of(kept)}")
+        _emit_edges(writer, _names(contract, handles.edges))
     if handles.versions:
         versions = [f"{n}._version" for n in _names(contract, handles.versions)]
         writer.line(f"ctx.versions = {tuple_of(versions)}")
@@ -29,6 +27,23 @@ def emit(writer: Writer, contract: Contract) -> None:
         writer.line(f"ctx.numbers = {'lower.numbers' if passed_on else numbers}")
     if handles.values:
         _emit_values(writer, contract)
+
+
+def _emit_edges(writer: Writer, names: Sequence[str]) -> None:
+    """Keep where gradients of these inputs go; of those that are no leaves, nothing else is kept."""
+    make = writer.bind(edges.saved_tensor, "saved_tensor")
+    no_data = writer.bind(edges.no_data, "no_data")
+    top = writer.bind(edges.top_saved_hooks, "top_saved_hooks")
+    slow = writer.bind(edges.edge, "edge")
+    kept = [writer.name(f"edge_of_{name}") for name in names]
+    with writer.block(f"if {top}(True) is None:"):
+        for name, edge in zip(names, kept, strict=True):
+            writer.line(f"{edge} = {name} if {name}.is_leaf else {make}({name}, False)")
+            with writer.block(f"if {edge} is not {name}:"):
+                writer.line(f"{edge}.register_hooks(type, {no_data})")
+        writer.line(f"ctx.edges = {tuple_of(kept)}")
+    with writer.block("else:"):
+        writer.line(f"ctx.edges = {tuple_of([f'{slow}({name})' for name in names])}")
 
 
 def _emit_values(writer: Writer, contract: Contract) -> None:
