@@ -30,6 +30,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # Stages return records; only the pipeline hands them to report, which knows their type.
     "report": ("__version__", "config", "errors", "torch_private.gate"),
     "report.trace": ("report.log", "runtime.programs", "torch_private.artifacts"),
+    "report.dump": (
+        "capture.origins",
+        "runtime",
+        "torch_private.operations",
+        "torch_private.symbols",
+    ),
     "fallback": ("capture.origins", "config", "report", "torch_private.stock"),
     "pipeline": ("capture", "config", "errors", "fallback", "report", "runtime", "torch_private"),
     "compiled": ("errors", "torch_private"),

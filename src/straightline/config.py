@@ -35,8 +35,8 @@ class Config:
     )
     dump: str | None = _option(
         None,
-        "A folder to write the generated functions to, as files that can be read and run. It is "
-        "made if it does not exist.",
+        "A folder to write the generated functions to, as files that run by themselves, and the "
+        "constants they use beside them. It is made if it does not exist.",
     )
     fallback: Literal["warn", "error"] = _option(
         "warn",

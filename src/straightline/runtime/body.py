@@ -174,7 +174,7 @@ def callee(writer: Writer, target: Any) -> str:
     """The global name under which a graph's operation is called."""
     function: Callable[..., Any] = operations.builtin(target)
     label = operations.name(target).removesuffix(".default")
-    return writer.bind(function, re.sub(r"\W+", "_", label))
+    return writer.bind(function, re.sub(r"\W+", "_", label), operations.path(target))
 
 
 def _expression(writer: Writer, value: Any, names: Mapping[fx.Node, str]) -> str:

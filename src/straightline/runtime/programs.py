@@ -19,12 +19,16 @@ from straightline.torch_private.tracing import never_trace
 
 @dataclass(frozen=True)
 class Generated:
-    """One generated file."""
+    """One generated file. `names` are the objects it uses, by their names in it; `sources` says how to
+    get at those that have no name of their own.
+    """
 
     direction: str
     file: str
     text: str
     duties: tuple[tuple[str, str], ...]
+    names: Mapping[str, object]
+    sources: Mapping[str, str]
 
 
 @dataclass
@@ -59,7 +63,8 @@ def _generate(
     file = register.file_name(title)
     defined = register.functions(file, writer.text, writer.globals)
     duties = tuple((name, writer.duty_text(name)) for name in writer.duties)
-    return Generated(direction, file, writer.text, duties), defined
+    names, sources = dict(writer.globals), dict(writer.sources)
+    return Generated(direction, file, writer.text, duties, names, sources), defined
 
 
 def _writer(contract: Contract, direction: str, compile_id: str) -> Writer:

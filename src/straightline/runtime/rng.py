@@ -23,8 +23,8 @@ class GeneratorStates:
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
-        self._count = count
-        self._device = device
+        self.count = count
+        self.device = device
         self._forward: list[torch.Generator] = []
         self._backward: list[torch.Generator] = []
         self._numbers = itertools.count()
@@ -37,7 +37,7 @@ class GeneratorStates:
         """The generators for this forward, whose node is `ctx`."""
         with self._lock:
             if not self._forward:
-                self._forward, self._backward = generators.seeded_pair(self._count, self._device)
+                self._forward, self._backward = generators.seeded_pair(self.count, self.device)
             number = next(self._numbers)
             ctx.rng_number = number
             if number != self._position:

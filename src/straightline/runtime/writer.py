@@ -17,12 +17,15 @@ _RESERVED = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"ctx", "grad
 class Writer:
     """Lines of one source file and the objects that its globals are bound to.
 
+    `sources` has expressions for those globals that cannot tell their names themselves.
+
     Every name, local or global, is handed out once, so that nothing shadows anything. `duties` says
     which lines do which job, under the names that torch's own tools know.
     """
 
     lines: list[str] = field(default_factory=list)
     globals: dict[str, object] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     duties: dict[str, list[int]] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _depth: int = 0
@@ -66,13 +69,15 @@ class Writer:
         """`name` is in use; nothing else gets it."""
         self._taken.add(name)
 
-    def bind(self, value: object, hint: str) -> str:
-        """The global name of `value`; the same object is bound once."""
+    def bind(self, value: object, hint: str, source: str | None = None) -> str:
+        """The global name of `value`; the same object is bound once. `source` is how to get at it."""
         for known, bound in self.globals.items():
             if bound is value:
                 return known
         name = self.name(hint)
         self.globals[name] = value
+        if source is not None:
+            self.sources[name] = source
         return name
 
     def literal(self, value: object, hint: str) -> str:

@@ -16,6 +16,7 @@ from torch._functorch._aot_autograd.runtime_wrappers import (
 from torch._functorch._aot_autograd.subclass_codegen import codegen_backward_subclass_fns
 from torch.autograd.function import FunctionMeta
 
+from straightline.torch_private.function_class import without_values
 from straightline.torch_private.stages import Stages
 
 
@@ -48,23 +49,8 @@ def function_class(
         "_compiled_autograd_key": staticmethod(_compiled_autograd_key),
     }
     cls = _Lazy(name, (torch.autograd.Function,), attributes)
-    _without_values(cls)
+    without_values(cls)
     return cls  # type: ignore[return-value]
-
-
-def higher_class(name: str, body: Mapping[str, object]) -> type[torch.autograd.Function]:
-    """As `function_class`, for a program of a higher order; to compiled autograd it is any function."""
-    cls = FunctionMeta(name, (torch.autograd.Function,), {**body, "boxed_grads_call": True})
-    _without_values(cls)
-    return cls
-
-
-def _without_values(cls: Any) -> None:
-    """What a node of the class was not given reads as empty."""
-    node = cls._backward_cls
-    node.symints = ()
-    node.opaque_objects = ()
-    node._tensors_no_vc_check = ()
 
 
 def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:

@@ -67,6 +67,16 @@ def find(public_name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
+def path(target: object) -> str | None:
+    """`torch.ops.aten.mul.Tensor`, for what can be reached in this way."""
+    if isinstance(target, OpOverload):
+        return f"torch.ops.{target}"
+    if isinstance(target, HigherOrderOperator):
+        found = getattr(torch.ops.higher_order, target.name(), None)
+        return f"torch.ops.higher_order.{target.name()}" if found is target else None
+    return None
+
+
 def builtin(target: Any) -> Callable[..., Any]:
     """What to call: the builtin beneath an overload's Python `__call__`, where there is one.
 

@@ -29,6 +29,11 @@ def bindings(named: Iterable[tuple[str, Any]]) -> Bindings:
     return {**sizes, **numbers}
 
 
+def hint(value: Any) -> Any:
+    """The number that a symbol stands for in the call that is being compiled; no guard is made."""
+    return value.node.hint
+
+
 def render(value: torch.SymInt, bound: Bindings) -> str | None:
     """`value` as a Python expression, or None when it depends on something that is not passed."""
     expression = sympy.sympify(value.node.expr)

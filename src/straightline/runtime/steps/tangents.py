@@ -76,7 +76,9 @@ def _coerce(
     compile_id: str,
 ) -> None:
     coerce = writer.bind(support.coerce, "coerce")
-    stack = literal(tangent.created_at)
+    stack = "None"
+    if tangent.created_at is not None:
+        stack = writer.bind(tangent.created_at, f"{name}_made_at")
     with writer.block(f"if {test}:"):
         writer.line(
             f"{name} = {coerce}({name}, {expected}, {context}, {tangent.description!r}, "

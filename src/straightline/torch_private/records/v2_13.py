@@ -5,7 +5,105 @@ from straightline.torch_private.records.shape import Record, Shape
 RECORD: Record = {
     "torch._C": {
         "_DisableAutocast": Shape("class"),
+        "_autocast_supported_devices": Shape("builtin"),
+        "_get_obj_in_tls": Shape(
+            "builtin",
+            parts=("arg0",),
+        ),
         "_is_any_autocast_enabled": Shape("builtin"),
+        "_is_key_in_tls": Shape(
+            "builtin",
+            parts=("arg0",),
+        ),
+        "_is_view_replay_enabled": Shape("builtin"),
+        "_set_grad_enabled": Shape("builtin"),
+        "_set_view_replay_enabled": Shape("builtin"),
+    },
+    "torch._C._autograd": {
+        "SavedTensor": Shape(
+            "class",
+            attributes=(
+                "register_hooks",
+                "unpack",
+            ),
+        ),
+        "_get_current_graph_task_keep_graph": Shape("builtin"),
+        "_make_saved_tensor": Shape(
+            "builtin",
+            parts=(
+                "tensor",
+                "is_output",
+                "is_inplace_on_view",
+            ),
+        ),
+        "_saved_tensors_hooks_disable": Shape(
+            "builtin",
+            parts=(
+                "error_message",
+                "fail_if_non_empty",
+            ),
+        ),
+        "_saved_tensors_hooks_enable": Shape("builtin"),
+        "_saved_tensors_hooks_get_disabled_error_message": Shape("builtin"),
+        "_top_saved_tensors_default_hooks": Shape(
+            "builtin",
+            parts=("arg0",),
+        ),
+    },
+    "torch._C._dynamo.eval_frame": {
+        "_FrameAction": Shape(
+            "class",
+            attributes=(
+                "SKIP",
+                "name",
+            ),
+        ),
+        "_FrameAction.SKIP": Shape("value"),
+        "_FrameExecStrategy": Shape("class"),
+        "_debug_get_cache_entry_list": Shape(
+            "builtin",
+            parts=("arg0",),
+        ),
+        "set_code_exec_strategy": Shape("builtin"),
+    },
+    "torch._C._functionalization": {
+        "apply_view_meta_sequence": Shape(
+            "builtin",
+            parts=(
+                "arg0",
+                "arg1",
+            ),
+        ),
+    },
+    "torch._C._functorch": {
+        "peek_interpreter_stack": Shape("builtin"),
+    },
+    "torch._C._profiler": {
+        "_RecordFunctionFast": Shape("class"),
+    },
+    "torch._dynamo": {
+        "lookup_backend": Shape(
+            "function",
+            parts=("compiler_fn",),
+        ),
+    },
+    "torch._dynamo.backends.common": {
+        "aot_autograd": Shape(
+            "function",
+            parts=("**kwargs",),
+        ),
+    },
+    "torch._dynamo.callback": {
+        "CallbackTrigger": Shape(
+            "enum",
+            parts=(
+                "DYNAMO",
+                "LAZY_BACKWARD",
+                "TRITON_AUTOTUNING",
+                "CUDAGRAPH_RECORDING",
+            ),
+        ),
+        "callback_handler": Shape("value"),
     },
     "torch._dynamo.compiled_autograd": {
         "_disable": Shape("function"),
@@ -15,9 +113,52 @@ RECORD: Record = {
         "force_compile_during_fx_trace": Shape("value"),
         "record_runtime_overhead": Shape("value"),
     },
+    "torch._dynamo.eval_frame": {
+        "innermost_fn": Shape(
+            "function",
+            parts=("fn",),
+        ),
+    },
+    "torch._dynamo.exc": {
+        "TensorifyScalarRestartAnalysis": Shape(
+            "class",
+            parts=(
+                "*args",
+                "restart_reason=",
+            ),
+        ),
+    },
+    "torch._dynamo.utils": {
+        "GmWrapper": Shape(
+            "class",
+            parts=(
+                "gm",
+                "unflatten_fn",
+            ),
+            attributes=("forward",),
+        ),
+        "counters": Shape("value"),
+        "flatten_graph_inputs": Shape(
+            "function",
+            parts=(
+                "gm",
+                "inputs",
+                "compile_gm",
+            ),
+        ),
+    },
     "torch._functorch._aot_autograd.descriptors": {
+        "AOTInput": Shape(
+            "dataclass",
+            attributes=("expr",),
+        ),
         "DifferentiableAOTOutput": Shape(
             "dataclass",
+            attributes=("expr",),
+        ),
+        "PlainAOTInput": Shape(
+            "dataclass",
+            parts=("idx",),
             attributes=("expr",),
         ),
         "PlainAOTOutput": Shape(
@@ -35,7 +176,21 @@ RECORD: Record = {
         "ViewMetaSequence": Shape(
             "class",
             parts=("tensor",),
-            attributes=("sequence",),
+            attributes=(
+                "metadata",
+                "sequence",
+            ),
+        ),
+    },
+    "torch._functorch._aot_autograd.graph_capture_wrappers": {
+        "fn_prepped_for_autograd": Shape(
+            "function",
+            parts=(
+                "fn",
+                "args_descs",
+                "meta",
+                "aot_config",
+            ),
         ),
     },
     "torch._functorch._aot_autograd.graph_compile": {
@@ -90,6 +245,51 @@ RECORD: Record = {
                 "aliased_arg_idx_with_metadata_mutations",
                 "base_groups",
                 "other_arg_indices",
+            ),
+        ),
+        "AutogradLazyBackwardCompileInfo": Shape(
+            "dataclass",
+            parts=(
+                "bw_module",
+                "placeholder_list",
+                "saved_context",
+                "saved_compile_context",
+            ),
+        ),
+        "_AnalyzeCustomOpInputOutputMode": Shape("class"),
+        "_codegen_backward_epilogue": Shape(
+            "function",
+            parts=(
+                "fw_metadata",
+                "maybe_subclass_meta",
+                "codegen_wrap_fn",
+            ),
+        ),
+        "_codegen_backward_prologue": Shape(
+            "function",
+            parts=(
+                "fw_metadata",
+                "maybe_subclass_meta",
+                "codegen_unwrap_fn",
+            ),
+        ),
+        "make_runtime_safe": Shape(
+            "function",
+            parts=(
+                "fw_metadata",
+                "maybe_subclass_meta",
+            ),
+        ),
+        "pre_compile": Shape(
+            "function",
+            parts=(
+                "wrappers",
+                "flat_fn",
+                "flat_args",
+                "flat_args_descs",
+                "aot_config",
+                "*",
+                "fw_metadata",
             ),
         ),
     },
@@ -270,7 +470,17 @@ RECORD: Record = {
             ),
         ),
     },
+    "torch._functorch._aot_autograd.subclass_codegen": {
+        "codegen_backward_subclass_fns": Shape(
+            "function",
+            parts=("grad_input_metas=",),
+        ),
+    },
     "torch._functorch._aot_autograd.utils": {
+        "get_default_generator": Shape(
+            "function",
+            parts=("device",),
+        ),
         "saved_tensors_hooks_are_inlineable": Shape(
             "function",
             parts=("hooks",),
@@ -341,11 +551,21 @@ RECORD: Record = {
             "class",
             parts=("compile_id",),
             attributes=(
+                "current_compile_id",
                 "get",
                 "try_get",
             ),
         ),
+        "CompileContext.current_compile_id": Shape("function"),
         "CompileContext.try_get": Shape("function"),
+        "CompileId": Shape(
+            "dataclass",
+            parts=(
+                "frame_id",
+                "frame_compile_id",
+                "compiled_autograd_id",
+            ),
+        ),
         "TracingContext": Shape(
             "class",
             parts=("fake_mode",),
@@ -353,17 +573,42 @@ RECORD: Record = {
                 "fakify_first_call",
                 "fw_metadata",
                 "get",
+                "output_strides",
                 "params_flat",
                 "patch",
+                "traced_code",
                 "try_get",
             ),
         ),
         "TracingContext.try_get": Shape("function"),
+        "compile_context": Shape(
+            "function",
+            parts=("context",),
+        ),
+        "tracing": Shape(
+            "function",
+            parts=("context",),
+        ),
     },
     "torch._library.utils": {
         "is_builtin": Shape(
             "function",
             parts=("op",),
+        ),
+    },
+    "torch._logging": {
+        "trace_structured": Shape(
+            "function",
+            parts=(
+                "name",
+                "metadata_fn=",
+                "*",
+                "payload_fn=",
+                "suppress_context=",
+                "expect_trace_id=",
+                "record_logging_overhead=",
+                "compile_id=",
+            ),
         ),
     },
     "torch._ops": {
@@ -395,8 +640,59 @@ RECORD: Record = {
             ),
         ),
     },
+    "torch._prims_common": {
+        "CUDARngStateHelper": Shape(
+            "class",
+            attributes=(
+                "get_torch_state_as_tuple",
+                "set_new_offset",
+            ),
+        ),
+        "CUDARngStateHelper.get_torch_state_as_tuple": Shape(
+            "function",
+            parts=("fake_mode=",),
+        ),
+        "CUDARngStateHelper.set_new_offset": Shape(
+            "function",
+            parts=("relative_offset",),
+        ),
+    },
+    "torch._subclasses.fake_tensor": {
+        "FakeTensorMode": Shape(
+            "class",
+            parts=(
+                "*",
+                "allow_fallback_kernels=",
+                "allow_non_fake_inputs=",
+                "shape_env=",
+                "static_shapes=",
+                "export=",
+            ),
+            attributes=(
+                "cache",
+                "shape_env",
+            ),
+        ),
+        "unset_fake_temporarily": Shape("function"),
+    },
     "torch.fx.experimental._backward_state": {
         "BackwardState": Shape("class"),
+    },
+    "torch.utils._python_dispatch": {
+        "_disable_current_modes": Shape("function"),
+    },
+    "torch.utils._pytree": {
+        "keystr": Shape(
+            "function",
+            parts=("kp",),
+        ),
+        "tree_leaves_with_path": Shape(
+            "function",
+            parts=(
+                "tree",
+                "is_leaf=",
+            ),
+        ),
     },
     "torch.utils._sympy.printers": {
         "PythonPrinter": Shape(
