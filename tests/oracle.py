@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -168,6 +169,10 @@ def version_of(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+def _has_history(tensor: Tensor) -> bool:
+    return tensor.grad_fn is not None
+
+
 def look(facts: Facts, stage: str, named: Sequence[tuple[str, Tensor]]) -> None:
     """Record all that is visible of these tensors, and of how they relate to one another."""
     objects: dict[int, str] = {}
@@ -188,8 +193,8 @@ def look(facts: Facts, stage: str, named: Sequence[tuple[str, Tensor]]) -> None:
             facts[f"{at} offset"] = tensor.storage_offset()
         facts[f"{at} requires_grad"] = tensor.requires_grad
         # The history of a multi-output view is an error to look at after a write to its base.
-        facts[f"{at} is_leaf"] = attempt(lambda tensor=tensor: tensor.is_leaf)
-        facts[f"{at} grad_fn"] = attempt(lambda tensor=tensor: tensor.grad_fn is not None)
+        facts[f"{at} is_leaf"] = attempt(functools.partial(getattr, tensor, "is_leaf"))
+        facts[f"{at} grad_fn"] = attempt(functools.partial(_has_history, tensor))
         facts[f"{at} is_inference"] = tensor.is_inference()
         facts[f"{at} is_conj, is_neg"] = (tensor.is_conj(), tensor.is_neg())
         # A base that the caller holds no reference to can be told from none by asking only;
@@ -443,7 +448,7 @@ def differences(
     eager: Facts, compiled: Facts, ignore: Sequence[str] = (), may_raise_early: bool = False
 ) -> list[str]:
     """One line for each fact that differs. `ignore` holds parts of fact names."""
-    lines = []
+    lines: list[str] = []
     # Eager's version error may come from a value that the compiled program had no need to save:
     # then nothing after it can be compared.
     late_error = eager.get("backward: error of backward")
@@ -542,7 +547,7 @@ def check(
                 for call, size in enumerate(sizes_for(dyn, calls)):
                     for index, scenario in enumerate(scenarios):
                         seed = 100 * call + 10 * index
-                        records = []
+                        records: list[Facts] = []
                         for side in (fn, compiled):
                             torch.manual_seed(seed)
                             args = make_args(size) if takes_size else make_args()
@@ -561,8 +566,9 @@ def check(
                         for value in records[0].values():
                             if isinstance(value, Raised):
                                 raised.update([value.kind, *value.keys])
+                        eager, ours = records
                         lines = differences(
-                            *records, ignore=ignore, may_raise_early=may_raise_early
+                            eager, ours, ignore=ignore, may_raise_early=may_raise_early
                         )
                         if lines:
                             where = (

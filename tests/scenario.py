@@ -50,7 +50,7 @@ def assert_no_fallbacks() -> None:
 
 
 def same(scenario: Scenario, *, rtol: float = 1e-5, atol: float = 1e-6) -> Any:
-    """Run `scenario` eagerly and compiled, assert that both results agree; give the compiled one."""
+    """Run `scenario` eagerly and compiled, assert that both agree; give the compiled result."""
     torch.manual_seed(0)
     want = scenario(_eager)
     torch._dynamo.reset()

@@ -59,9 +59,10 @@ def compile(
 ) -> Any:
     """Compile a function or a module; works as a decorator with and without arguments.
 
-    A function comes back as a callable with its name and signature. A module comes back as an object of
-    its own class's kind that shares everything with the original: parameters, buffers, hooks, training
-    mode. Both carry `source`, `graphs` and `num_kernels`. Other keywords are straightline's options.
+    A function comes back as a callable with its name and signature. A module comes back as an
+    object of its own class's kind that shares everything with the original: parameters, buffers,
+    hooks, training mode. Both carry `source`, `graphs` and `num_kernels`. Other keywords are
+    straightline's options.
     """
     config.resolve(values)
     if target is None:
@@ -75,12 +76,14 @@ def compile(
     from straightline import compiled
 
     def compile_with_torch(function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.compile(  # type: ignore[no-any-return]
+        # torch's annotation knows the types of Inductor's options.
+        options: dict[str, Any] = dict(values)
+        return torch.compile(
             function,
             backend="straightline",
             fullgraph=fullgraph,
             dynamic=dynamic,
-            options=dict(values),
+            options=options,
         )
 
     if isinstance(target, torch.nn.Module):
@@ -91,8 +94,8 @@ def compile(
 def source(target: object) -> str:
     """The text of every function generated so far for something compiled through straightline.
 
-    Each is preceded by the guards under which Dynamo calls it. Works for what `straightline.compile`
-    returns and for what `torch.compile(..., backend="straightline")` does.
+    Each is preceded by the guards under which Dynamo calls it. Works for what
+    `straightline.compile` returns and for what `torch.compile(..., backend="straightline")` does.
     """
     from straightline import compiled
 

@@ -52,7 +52,7 @@ class _Seen:
 
     @property
     def graphs(self) -> tuple[fx.GraphModule, ...]:
-        """The graphs that the functions were generated from: forward, then backward, per program."""
+        """The graphs that functions were generated from: forward, then backward, per program."""
         return tuple(g for _, p in _programs(self._straightline) for g in p.graphs)
 
     @property
@@ -81,8 +81,8 @@ class CompiledFunction(_Seen):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"{self!r} cannot be pickled: its programs belong to this process. Pickle the original, "
-            "its __wrapped__, and compile it where it is loaded."
+            f"{self!r} cannot be pickled: its programs belong to this process. Pickle the "
+            "original, its __wrapped__, and compile it where it is loaded."
         )
 
 
@@ -105,10 +105,14 @@ def _the_original(original: torch.nn.Module) -> torch.nn.Module:
     return original
 
 
-@functools.cache
+_twin_classes: dict[type[torch.nn.Module], type[Any]] = {}
+
+
 def _twin_class(cls: type[torch.nn.Module]) -> type[Any]:
-    body = {"__slots__": ("_straightline", "_original"), "__module__": cls.__module__}
-    return type(cls.__name__, (_CompiledModule, cls), body)
+    if cls not in _twin_classes:
+        body = {"__slots__": ("_straightline", "_original"), "__module__": cls.__module__}
+        _twin_classes.setdefault(cls, type(cls.__name__, (_CompiledModule, cls), body))
+    return _twin_classes[cls]
 
 
 def module(
@@ -117,8 +121,8 @@ def module(
 ) -> torch.nn.Module:
     """An object of a subclass of the module's class that shares its state and calls compiled code.
 
-    Both have one `__dict__`, so that parameters, buffers, submodules, hooks and training mode are the
-    same for both at any time. Copies and pickles of it are of the original.
+    Both have one `__dict__`, so that parameters, buffers, submodules, hooks and training mode are
+    the same for both at any time. Copies and pickles of it are of the original.
     """
     twin: torch.nn.Module = object.__new__(_twin_class(type(original)))
     object.__setattr__(twin, "__dict__", original.__dict__)

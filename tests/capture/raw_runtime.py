@@ -1,7 +1,7 @@
 """A plain runtime over torch's stages that routes second and higher derivatives.
 
-It shows that the mechanism is sound, without the generated functions: `compiled(f)` runs `f` through
-Dynamo, splits it, and differentiates gradients with `straightline.capture.second_order`.
+It shows that the mechanism is sound, without the generated functions: `compiled(f)` runs `f`
+through Dynamo, splits it, and differentiates gradients with `straightline.capture.second_order`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from straightline.capture.second_order import (
     second_order,
 )
 from straightline.torch_private import stages
-from straightline.torch_private.edges import edge, unpack as edge_tensor
+from straightline.torch_private.edges import edge
+from straightline.torch_private.edges import unpack as edge_tensor
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Level:
 
     origin: Origin
     kept: Kept
-    backward: fx.GraphModule
+    backward: fx.GraphModule | None
     inputs: int
     next: Level | None = None
     program: SecondOrder | None = None
@@ -69,6 +70,7 @@ def _backward(ctx: Any, skipped: int, cotangents: Sequence[Any]) -> list[Any]:
     tensors, others = iter(ctx.saved_tensors), iter(ctx.others)
     saved = [next(tensors) if t else next(others) for t in ctx.is_tensor]
     if not torch.is_grad_enabled():
+        assert level.backward is not None
         numbers = [v for v in saved if not isinstance(v, torch.Tensor)]
         found = level.backward(
             *numbers, *(v for v in saved if isinstance(v, torch.Tensor)), *cotangents

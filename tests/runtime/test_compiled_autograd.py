@@ -98,9 +98,7 @@ def test_by_the_configuration() -> None:
             return loss.detach()
 
         call = compile(step, fullgraph=False)
-        losses = []
-        for n in (3, 3, 5):
-            losses.append(call(torch.randn(n, 4)))
+        losses = [call(torch.randn(n, 4)) for n in (3, 3, 5)]
         return losses, [p.grad for p in module.parameters()]
 
     with torch._dynamo.config.patch(compiled_autograd=True):
@@ -359,5 +357,5 @@ def test_backward_state_needs_compiled_autograd() -> None:
     x = torch.randn(3, requires_grad=True)
     with enabled("eager"):
         out = call(x)
-    with pytest.raises((RuntimeError, AssertionError), match="CompiledAutograd|ompiled autograd"):
+    with pytest.raises((RuntimeError, AssertionError), match=r"CompiledAutograd|ompiled autograd"):
         out.sum().backward()

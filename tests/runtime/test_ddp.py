@@ -39,7 +39,7 @@ def net() -> Chain:
     return Chain(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())))
 
 
-def split() -> dict[str, float]:
+def split() -> dict[str, Any]:
     """Buckets of one layer each, so that the pass has something to split."""
     return {"bucket_cap_mb": 64 * 64 * 4 / 2**20}
 
@@ -100,7 +100,8 @@ def test_channels_last_between_splits() -> None:
     def scenario(compile: Compile) -> Any:
         inner = Chain(
             *(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)), nn.Flatten(), nn.Linear(128, 2)
-        ).to(memory_format=torch.channels_last)
+        )
+        inner.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # not in the stubs
         module = DistributedDataParallel(inner, bucket_cap_mb=8 * 8 * 9 * 4 / 2**20)
         call = compile(module, fullgraph=False)
         told = []

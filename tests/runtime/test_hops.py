@@ -110,7 +110,8 @@ def jacfwd_inside(x: Tensor) -> Tensor:
 
 @transforms(lambda n: (plain(n, 3), plain(n, 3)))
 def jvp_inside(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.func.jvp(lambda t: t.sin() * t, (x,), (direction,))
+    value, tangent, *_ = torch.func.jvp(lambda t: t.sin() * t, (x,), (direction,))
+    return value, tangent
 
 
 @transforms(lambda n: plain(3))
@@ -120,7 +121,7 @@ def hessian_inside(x: Tensor) -> Tensor:
 
 @transforms(lambda n: (plain(n, 3), plain(n, 3)))
 def vjp_inside(x: Tensor, tangent: Tensor) -> Tensor:
-    _, pull = torch.func.vjp(torch.sin, x)
+    pull = torch.func.vjp(torch.sin, x)[1]
     return pull(tangent)[0]
 
 

@@ -525,24 +525,24 @@ storage_views = Cases()
 
 @storage_views(lambda n: (plain(n, 3), plain(n, 3)))
 def set_storage_of_other_input(x: Tensor, y: Tensor) -> Tensor:
-    x.set_(y)
+    x.set_(y)  # type: ignore[call-overload] # torch's stubs know storages only
     return x + 1
 
 
 @storage_views(lambda n: (plain(n, 3), plain(n, 3)))
 def set_to_fresh_storage(x: Tensor, y: Tensor) -> None:
-    x.set_(y * 2)
+    x.set_(y * 2)  # type: ignore[call-overload] # torch's stubs know storages only
 
 
 @storage_views(lambda n: (leaf(n, 3), plain(n, 3)), grad_mode=(False,))
 def set_storage_of_leaf(x: Tensor, y: Tensor) -> Tensor:
-    x.set_(y)
+    x.set_(y)  # type: ignore[call-overload] # torch's stubs know storages only
     return y + 1
 
 
 @storage_views(lambda n: (plain(n, 3), plain(n, 3)))
 def set_storage_then_mutate(x: Tensor, y: Tensor) -> Tensor:
-    x.set_(y)
+    x.set_(y)  # type: ignore[call-overload] # torch's stubs know storages only
     x.mul_(2)
     return x + 1
 

@@ -345,9 +345,8 @@ def test_error_in_backward_restores_grad_mode() -> None:
     with pytest.raises(ArithmeticError, match="a negative element"):
         compiled(x).backward(-torch.ones(3))
     assert torch.is_grad_enabled()
-    x.grad = None
-    compiled(x).backward(torch.ones(3))
-    assert torch.equal(x.grad, torch.full((3,), 2.0))
+    (gradient,) = torch.autograd.grad(compiled(x), x, torch.ones(3))
+    assert torch.equal(gradient, torch.full((3,), 2.0))
 
 
 def test_error_in_the_first_call() -> None:
@@ -485,7 +484,7 @@ def test_partial_gradients_with_autograd_grad() -> None:
 def test_tangent_of_wrong_shape() -> None:
     for side in both(lambda x: x * 2):
         out = side(leaf(4, 3))
-        with pytest.raises(RuntimeError, match="[Ss]hape|mismatch"):
+        with pytest.raises(RuntimeError, match=r"[Ss]hape|mismatch"):
             out.backward(torch.ones(3, 4))
 
 

@@ -519,8 +519,10 @@ def test_members_are_not_changed_by_a_call() -> None:
     a, b = x.a, x.b
     before = copy.deepcopy((a, b))
     f(x)
-    assert x.a is a and x.b is b
-    assert torch.equal(a, before[0]) and torch.equal(b, before[1])
+    assert x.a is a
+    assert x.b is b
+    assert torch.equal(a, before[0])
+    assert torch.equal(b, before[1])
 
 
 # A wrong type at run time

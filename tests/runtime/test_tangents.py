@@ -121,8 +121,7 @@ def test_missing_tangent_of_an_aliased_intermediate() -> None:
 
         x = torch.randn(3, 2, requires_grad=True)
         flat, across, double = compile(f)(x)
-        told = [grad(out.sum(), x, retain_graph=True)[0] for out in (flat, across, double)]
-        return told
+        return [grad(out.sum(), x, retain_graph=True)[0] for out in (flat, across, double)]
 
     same(scenario)
 
@@ -338,13 +337,14 @@ def test_tangent_of_another_dtype() -> None:
 def test_partial_gradients(dynamic: bool) -> None:
     def scenario(compile: Compile) -> Any:
         f = compile(three, dynamic=dynamic)
-        told = []
+        told: list[torch.Tensor | None] = []
         for n in (3, 5):
             x, y = torch.randn(n, requires_grad=True), torch.randn(n, requires_grad=True)
             outs = f(x, y)
             told += grad(outs[0].sum(), x, retain_graph=True)
             told += grad(outs[0].sum() + outs[1].sum(), y, retain_graph=True)
-            told.append(value(*grad(outs[2].sum(), x, allow_unused=True, retain_graph=True), x))
+            (unused,) = grad(outs[2].sum(), x, allow_unused=True, retain_graph=True)
+            told.append(value(unused, x))
             outs[1].sum().backward(inputs=[y])
             told += [x.grad, y.grad]
         return told

@@ -17,8 +17,9 @@ Key = Hashable
 def eliminate(gm: fx.GraphModule) -> None:
     """Let each pure operation of `gm` run once per distinct set of arguments.
 
-    Left alone: operations that write, draw random numbers or are not plain operators; everything that a
-    graph output shares memory with, as two results that the caller may write to must stay two.
+    Left alone: operations that write, draw random numbers or are not plain operators; everything
+    that a graph output shares memory with, as two results that the caller may write to must stay
+    two.
     """
     written = _written(gm.graph)
     returned = _shares_memory_with_output(gm.graph)
@@ -87,7 +88,7 @@ def _may_view(node: fx.Node) -> bool:
 
 
 def _key(node: fx.Node) -> Key | None:
-    """Operation and arguments, constants told apart by type as well (`1`, `1.0` and `True` differ)."""
+    """Operation and arguments, constants told apart by type too (`1`, `1.0` and `True` differ)."""
     hashable = True
 
     def freeze(value: Any) -> Any:

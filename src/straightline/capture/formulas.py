@@ -15,19 +15,19 @@ from straightline.capture.numbering import attribute
 from straightline.errors import DoubleBackwardError
 from straightline.torch_private.second_order import AUTOGRAD_FUNCTION, SET_GRAD_ENABLED
 
-# Operations that are linear in any one argument, the others fixed; in their first argument alone; and in
-# all arguments together. Names as of functions, operators and methods.
+# Operations that are linear in any one argument, the others fixed; in their first argument alone;
+# and in all arguments together. Names as of functions, operators and methods.
 _IN_EACH = frozenset({
     "bmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "dot", "einsum", "linear", "matmul", "mm", "mul", "multiply", "mv", "outer",
 })  # fmt: skip
 _IN_FIRST = frozenset({
-    "alias", "broadcast_to", "chunk", "clone", "contiguous", "cumsum", "detach", "diagonal", "div", "expand",
-    "expand_as", "flatten", "flip", "float", "double", "half", "bfloat16", "gather", "getitem",
-    "index_select", "mean", "movedim", "narrow", "neg", "negative", "permute", "positive", "repeat",
-    "reshape", "reshape_as", "roll", "select", "split", "squeeze", "sum", "sum_to_size", "swapaxes", "t", "to",
-    "transpose", "tril", "triu", "true_divide", "truediv", "type_as", "unbind", "unflatten",
-    "unsqueeze", "view", "view_as",
+    "alias", "broadcast_to", "chunk", "clone", "contiguous", "cumsum", "detach", "diagonal",
+    "div", "expand", "expand_as", "flatten", "flip", "float", "double", "half", "bfloat16",
+    "gather", "getitem", "index_select", "mean", "movedim", "narrow", "neg", "negative",
+    "permute", "positive", "repeat", "reshape", "reshape_as", "roll", "select", "split",
+    "squeeze", "sum", "sum_to_size", "swapaxes", "t", "to", "transpose", "tril", "triu",
+    "true_divide", "truediv", "type_as", "unbind", "unflatten", "unsqueeze", "view", "view_as",
 })  # fmt: skip
 _TOGETHER = frozenset({"add", "cat", "concat", "iadd", "isub", "stack", "sub", "subtract"})
 _SHAPE_ONLY = frozenset({"empty_like", "ones_like", "size", "stride", "zeros_like", "new_zeros"})
@@ -36,8 +36,8 @@ _SHAPE_ONLY = frozenset({"empty_like", "ones_like", "size", "stride", "zeros_lik
 def differentiable(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm` with the formulas of its custom functions made differentiable.
 
-    Raises DoubleBackwardError for a formula that is marked as differentiable once, that switches the grad
-    mode itself, or that is not seen to be linear in the gradient it is given.
+    Raises DoubleBackwardError for a formula that is marked as differentiable once, that switches
+    the grad mode itself, or that is not seen to be linear in the gradient it is given.
     """
     graph = fx.Graph()
     copied = graph.graph_copy(gm.graph, {})
@@ -96,12 +96,14 @@ def _gradients(call: fx.Node) -> int:
 def _nonlinear(formula: fx.GraphModule, gradients: int) -> fx.Node | None:
     """The first operation that makes more of a gradient than a linear function.
 
-    Autograd adds all gradients that reach a value before it calls the formula once. Differentiated twice,
-    a program calls it with a part of the sum at a time, which is the same for a linear formula only.
+    Autograd adds all gradients that reach a value before it calls the formula once. Differentiated
+    twice, a program calls it with a part of the sum at a time, which is the same for a linear
+    formula only.
     """
     placeholders = formula.graph.find_nodes(op="placeholder")
     tainted: set[fx.Node] = set(placeholders[:gradients])
-    for node in formula.graph.nodes:
+    nodes: list[fx.Node] = list(formula.graph.nodes)
+    for node in nodes:
         reached = tainted.intersection(node.all_input_nodes)
         if node.op == "output" or not reached:
             continue

@@ -62,7 +62,8 @@ def where(node: fx.Node) -> str | None:
 
 def inside(node: fx.Node, file: str) -> bool:
     """Whether code of `file` led to `node`."""
-    return any(frame["file"] == file for frame in _FRAME.finditer(node.meta.get("stack_trace") or ""))
+    trace = node.meta.get("stack_trace") or ""
+    return any(frame["file"] == file for frame in _FRAME.finditer(trace))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -115,5 +116,4 @@ def input_name(source: str) -> str:
 def source_text(source: str) -> str:
     """`source` as the user would write it: `self.fc1.weight`."""
     text = re.sub(r"^[LG]\['(\w+)'\]", r"\1", source)
-    text = re.sub(r"\.(?:_parameters|_buffers|_modules)\['([^']+)'\]", r".\1", text)
-    return text
+    return re.sub(r"\.(?:_parameters|_buffers|_modules)\['([^']+)'\]", r".\1", text)

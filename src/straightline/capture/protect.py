@@ -1,8 +1,8 @@
 """Old values of mutated inputs that backward needs are kept as copies.
 
-The partitioner saves such an input itself, although it holds the new value, under a new version, by the
-time that backward runs. Where eager raises its version error, tracing has raised it already; what arrives
-here has a gradient in eager, taken at the old value.
+The partitioner saves such an input itself, although it holds the new value, under a new version, by
+the time that backward runs. Where eager raises its version error, tracing has raised it already;
+what arrives here has a gradient in eager, taken at the old value.
 """
 
 from __future__ import annotations

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
 
 def drop_detach(gm: fx.GraphModule, returned: int) -> None:
-    """Let the users of each `detach` use its argument: no gradient is recorded where the graph runs.
+    """Let users of a `detach` use its argument: no gradient is recorded where the graph runs.
 
-    Kept where a `detach` itself is among the first `returned` outputs, which the caller may tell apart
-    from its base.
+    Kept where a `detach` itself is among the first `returned` outputs, which the caller may tell
+    apart from its base.
     """
     (output,) = gm.graph.find_nodes(op="output")
     visible = {r for r in output.args[0][:returned] if isinstance(r, fx.Node)}
@@ -24,9 +26,9 @@ def drop_detach(gm: fx.GraphModule, returned: int) -> None:
 def resize_inputs(gm: fx.GraphModule) -> None:
     """A storage resized after its contents were replaced is the input's own, not the replacement's.
 
-    Functionalised, `x.copy_(y); use(x); x.untyped_storage().resize_(0)` resizes the value that stands for
-    x's new contents and copies that, freed, into x. The resize belongs after the copy, on x; and a
-    storage that ends up empty needs no copy.
+    Functionalised, `x.copy_(y); use(x); x.untyped_storage().resize_(0)` resizes the value that
+    stands for x's new contents and copies that, freed, into x. The resize belongs after the copy,
+    on x; and a storage that ends up empty needs no copy.
     """
     for resize in gm.graph.find_nodes(op="call_function", target=_resize_storage()):
         value, size = resize.args
@@ -45,5 +47,5 @@ def resize_inputs(gm: fx.GraphModule) -> None:
     gm.recompile()
 
 
-def _resize_storage() -> object:
+def _resize_storage() -> Any:
     return torch.ops.inductor.resize_storage_bytes_.default

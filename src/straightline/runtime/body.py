@@ -44,9 +44,9 @@ def emit(
 ) -> list[str]:
     """Write `gm`'s operations; returns an expression for each of its outputs.
 
-    `inputs` are expressions for its placeholders. Outputs outside `needed` are given as "None" and what
-    only they use is not computed. Each value is dropped after its last use; of the inputs only those
-    named in `own` are this function's to drop.
+    `inputs` are expressions for its placeholders. Outputs outside `needed` are given as "None" and
+    what only they use is not computed. Each value is dropped after its last use; of the inputs only
+    those named in `own` are this function's to drop.
     """
     nodes = list(gm.graph.nodes)
     results = list(nodes[-1].args[0])
@@ -123,7 +123,9 @@ def _drop(
 
 
 def _names(nodes: Sequence[fx.Node]) -> dict[fx.Node, str]:
-    """A name for each value: what the user's line assigns, for the line's last value; else the operation."""
+    """A name for each value: what the user's line assigns, for the line's last value; else the
+    operation.
+    """
     wanted = {n: origins.identifier(_plain_name(n)) for n in nodes}
     last_of_line: dict[tuple[str, int, bool], fx.Node] = {}
     for node in nodes:

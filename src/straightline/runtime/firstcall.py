@@ -9,6 +9,6 @@ from straightline.torch_private.custom_ops import alias_check_mode
 
 
 def checked(function: Callable[..., Any], *args: Any) -> Any:
-    """Call `function` while torch watches that custom operations keep their promise not to alias."""
+    """Call `function` while torch watches that custom operations do not alias, as they promise."""
     with alias_check_mode():
         return function(*args)

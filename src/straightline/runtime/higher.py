@@ -1,7 +1,7 @@
 """Programs of a higher order: gradients that can be differentiated in turn.
 
-Such a program is entered from the backward of the program one order lower, in place of it, when a graph of
-the gradients is wanted. Its backward is emitted like any other.
+Such a program is entered from the backward of the program one order lower, in place of it, when a
+graph of the gradients is wanted. Its backward is emitted like any other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def emit_entry(
     function: str,
     apply: str,
 ) -> None:
-    """The function that the lower program's backward calls: `ctx` is its node, `grads` what it was given.
+    """The function that the lower program's backward calls: `ctx` is its node, `grads` what it was
+    given.
 
     `apply` is the global through which this program's autograd function is entered.
     """

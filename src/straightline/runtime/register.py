@@ -27,14 +27,14 @@ def functions(
 ) -> dict[str, Callable[..., Any]]:
     """Compile `text` and return the functions it defines.
 
-    Its lines are in `linecache` under `file` for as long as one of their code objects lives. Dynamo never
-    traces them, nor what they call.
+    Its lines are in `linecache` under `file` for as long as one of their code objects lives. Dynamo
+    never traces them, nor what they call.
     """
     module: dict[str, Any] = dict(namespace)
     module["__name__"] = "straightline"
     code = compile(text, file, "exec", dont_inherit=True)
     exec(code, module)
-    defined = {
+    defined: dict[str, types.FunctionType] = {
         name: value
         for name, value in module.items()
         if isinstance(value, types.FunctionType) and value.__code__.co_filename == file
@@ -44,4 +44,4 @@ def functions(
         never_trace(function.__code__)
     first = next(iter(defined.values()))
     weakref.finalize(first.__code__, linecache.cache.pop, file, None).atexit = False
-    return defined
+    return {**defined}

@@ -17,9 +17,10 @@ set_offset = generators.set_offset
 class GeneratorStates:
     """The generators of one program: one set for forward, one for backward, seeded alike.
 
-    Backward redraws what its forward drew. Forwards are numbered; the backward generators stand at one
-    number, and a forward whose backward does not come next has its state kept until it does. Forwards may
-    be pending in any number and their backwards come in any order, repeatedly under `retain_graph`.
+    Backward redraws what its forward drew. Forwards are numbered; the backward generators stand at
+    one number, and a forward whose backward does not come next has its state kept until it does.
+    Forwards may be pending in any number and their backwards come in any order, repeatedly under
+    `retain_graph`.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:

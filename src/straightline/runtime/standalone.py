@@ -183,7 +183,8 @@ def main(
 ) -> None:
     """Call `function` with the `example` arguments and print what comes out.
 
-    Where there is a backward, gradients up to `order` are printed too. `grad` and `inference` are the modes that the function was compiled under.
+    Where there is a backward, gradients up to `order` are printed too. `grad` and `inference` are
+    the modes that the function was compiled under.
     """
     arguments = list(example())
     torch.manual_seed(0)

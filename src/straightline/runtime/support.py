@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from straightline.errors import SAVE_IT, DoubleBackwardError, StraightlineError, TangentError
+
+
 class ArgumentTypeError(StraightlineError, TypeError):
     """An argument is of another type than the program was compiled for."""
 
@@ -45,14 +47,15 @@ def view_like(base: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
 
     Runs in steady calls only where sizes depend on the data, so that no view can be written out.
     """
-    origin = pattern._base
+    origin: Any = pattern._base
     if origin is not None:
         start = base
         if base is not origin and _geometry(base) != _geometry(origin):
             start = base.as_strided(*_geometry(origin))
-        out = pattern._view_func(start)
+        viewed: Any = pattern  # torch's stubs do not know the method
+        out: torch.Tensor | None = viewed._view_func(start)
         if out is not None and out.shape == pattern.shape:
-            return out  # type: ignore[no-any-return]
+            return out
     size, stride, offset = _geometry(pattern)
     if base.is_complex() and not pattern.is_complex():
         out = torch.view_as_real(base).as_strided(size, stride, offset)
@@ -64,7 +67,7 @@ def view_like(base: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
 
 
 def _geometry(t: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    return tuple(t.size()), t.stride(), t.storage_offset()
+    return tuple(t.size()), t.stride(), int(t.storage_offset())
 
 
 def to_strides(tangent: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Any:
@@ -81,10 +84,11 @@ def coerce(
     compile_id: str,
     created_at: str | None,
 ) -> Any:
-    """A tangent of another type than expected, made into the expected one where its class knows how.
+    """A tangent of another type than expected, made into the expected one where its class knows
+    how.
 
-    What is not a tensor passes: a gradient that autograd left out. So do fake tensors, which stand for
-    plain ones.
+    What is not a tensor passes: a gradient that autograd left out. So do fake tensors, which stand
+    for plain ones.
     """
     if not isinstance(tangent, torch.Tensor) or type(tangent).__name__ == "FakeTensor":
         return tangent
@@ -158,10 +162,10 @@ def lost_value(what: str, where: str | None) -> DoubleBackwardError:
 
 
 def changed_value(name: str, where: str | None) -> DoubleBackwardError:
-    """The error for a leaf that a higher derivative needs and that was written to since the call."""
+    """The error for a leaf that a higher derivative needs, written to since the call."""
     return DoubleBackwardError(
-        f"double backward needs the value that {name!r} had at the call, but it has been modified by "
-        "an inplace operation since",
+        f"double backward needs the value that {name!r} had at the call, but it has been modified "
+        "by an inplace operation since",
         where=where,
         todo=f"modify it after the last backward, or {SAVE_IT}",
     )

@@ -70,7 +70,7 @@ class Writer:
         self._taken.add(name)
 
     def bind(self, value: object, hint: str, source: str | None = None) -> str:
-        """The global name of `value`; the same object is bound once. `source` is how to get at it."""
+        """The global name of `value`; the same object is bound once. `source` leads to it."""
         for known, bound in self.globals.items():
             if bound is value:
                 return known

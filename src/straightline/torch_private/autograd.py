@@ -25,7 +25,7 @@ class _Lazy(FunctionMeta):
 
     facts: Mapping[str, Callable[[], object]]
 
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(cls, name: str) -> Any:  # noqa: N805 - of a metaclass
         facts: Mapping[str, Callable[[], object]] = cls.__dict__.get("_straightline_facts", {})
         if name not in facts:
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
@@ -48,9 +48,10 @@ def function_class(
         "_straightline_facts": _facts(stages),
         "_compiled_autograd_key": staticmethod(_compiled_autograd_key),
     }
-    cls = _Lazy(name, (torch.autograd.Function,), attributes)
+    make: Any = _Lazy
+    cls: type[torch.autograd.Function] = make(name, (torch.autograd.Function,), attributes)
     without_values(cls)
-    return cls  # type: ignore[return-value]
+    return cls
 
 
 def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:
@@ -59,6 +60,7 @@ def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:
 
 def _facts(stages: Stages) -> Mapping[str, Callable[[], object]]:
     meta, subclass, backward = stages.meta, stages.subclass, stages.backward
+    assert backward is not None
     # What was known of tracing only goes: fake tensors, symbols. Torch's own code expects it gone.
     make_runtime_safe(meta, subclass)
     tracing, compiling, aot_id = stages.tracing, stages.compile, stages.aot_id
@@ -78,7 +80,7 @@ def _facts(stages: Stages) -> Mapping[str, Callable[[], object]]:
             backward,
             [],
             tracing,
-            compiling,  # type: ignore[arg-type]
+            compiling,
         ),
         "_bw_prologue_fn": lambda: _codegen_backward_prologue(meta, subclass, fns()[0]),
         "_bw_epilogue_fn": lambda: _codegen_backward_epilogue(meta, subclass, fns()[1]),

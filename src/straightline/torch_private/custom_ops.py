@@ -8,5 +8,5 @@ from torch._functorch._aot_autograd.runtime_wrappers import _AnalyzeCustomOpInpu
 
 
 def alias_check_mode() -> Any:
-    """A dispatch mode that warns, or raises, when a custom operation returns an alias of its input."""
+    """A dispatch mode that warns, or raises, when a custom operation aliases its input."""
     return _AnalyzeCustomOpInputOutputMode()

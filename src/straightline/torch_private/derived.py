@@ -102,8 +102,8 @@ def contract(
 
 
 def _names(lower: Contract) -> list[str]:
-    """Inputs are there for their place in the autograd graph: `to_x`. None is called as a lower one is."""
-    taken = {item.name for item in (*lower.inputs, *lower.arguments)}
+    """Inputs stand for places in the autograd graph: `to_x`. None is called as a lower one is."""
+    taken = {item.name for item in lower.inputs} | {item.name for item in lower.arguments}
     names: list[str] = []
     for wanted in [
         *(f"to_{item.name.removeprefix('to_')}" for item in lower.inputs),
@@ -176,7 +176,7 @@ def _part(lower: Contract, flat: int) -> tuple[int, int]:
 def _by_tangent(
     reached: Collection[int], inputs: Sequence[Input], count: int
 ) -> tuple[int, ...] | None:
-    """None where the gradient depends on an input that requires grad, else the tangents it depends on."""
+    """The tangents it depends on; None where it depends on an input that requires grad."""
     if any(i < count and inputs[i].requires_grad for i in reached):
         return None
     return tuple(sorted(i - count for i in reached if i >= count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def compile_id() -> str:
 
 
 def sources(gm: Any, count: int) -> list[str]:
-    """How the user's program reaches each of the graph's `count` inputs, those inside lists included."""
+    """How the user's program reaches each of the graph's `count` inputs, those in lists too."""
     if isinstance(gm, GmWrapper):
         nested = gm.unflatten_fn(list(range(count)))
         found = [""] * count
@@ -90,7 +90,7 @@ def report_strides(forward: fx.GraphModule) -> None:
     for result in output.args[0]:
         value = result.meta.get("val") if isinstance(result, fx.Node) else None
         strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
-        context.output_strides.append(tuple(value.stride()) if strided else None)  # type: ignore[union-attr,arg-type]
+        context.output_strides.append(tuple(value.stride()) if strided else None)  # type: ignore[union-attr]
 
 
 @contextlib.contextmanager
@@ -110,7 +110,7 @@ def compiling_backward(
 
 
 def entries(compiled: Any) -> Iterator[tuple[str, Any]]:
-    """(guards, callable) of each graph that Dynamo compiled for a function, resumed parts included."""
+    """(guards, callable) of each graph compiled for a function, its resumed parts included."""
     function = innermost_fn(getattr(compiled, "_orig_mod", compiled))
     if isinstance(function, torch.nn.Module):
         function = type(function).forward
@@ -124,8 +124,8 @@ def _entries(code: types.CodeType, seen: set[types.CodeType]) -> Iterator[tuple[
         return
     seen.add(code)
     for entry in _debug_get_cache_entry_list(code):
-        guards = _guard_text(entry.guard_manager)
-        namespace = entry.guard_manager.global_scope["G"]
+        manager: Any = entry.guard_manager
+        guards, namespace = _guard_text(manager), manager.global_scope["G"]
         for name in entry.code.co_names:
             value = namespace.get(name)
             if name.startswith("__compiled_fn"):
@@ -135,5 +135,8 @@ def _entries(code: types.CodeType, seen: set[types.CodeType]) -> Iterator[tuple[
 
 
 def _guard_text(manager: Any) -> str:
-    parts = getattr(manager, "verbose_code_parts", None) or getattr(manager, "code_parts", ())
-    return "\n".join(str(p) for p in parts)
+    for name in ("verbose_code_parts", "code_parts"):
+        parts: Sequence[object] | None = getattr(manager, name, None)
+        if parts:
+            return "\n".join(str(p) for p in parts)
+    return ""

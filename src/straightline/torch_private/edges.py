@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch._C._autograd import (
@@ -20,8 +22,9 @@ top_saved_hooks = _top_saved_tensors_default_hooks
 def edge(tensor: Tensor) -> Tensor | SavedTensor:
     """Where gradients of a tensor go, without the tensor: its memory is not kept.
 
-    A saved tensor whose hooks drop the data keeps the tensor's place in the autograd graph alone. Generated
-    code does the same in its own lines; this is for when the user's hooks would see what is saved.
+    A saved tensor whose hooks drop the data keeps the tensor's place in the autograd graph alone.
+    Generated code does the same in its own lines; this is for when the user's hooks would see what
+    is saved.
     """
     if tensor.is_leaf:
         return tensor
@@ -34,7 +37,8 @@ def edge(tensor: Tensor) -> Tensor | SavedTensor:
             _saved_tensors_hooks_enable()
         else:
             _saved_tensors_hooks_disable(message, False)
-    saved.register_hooks(type, no_data)
+    unannotated: Any = saved
+    unannotated.register_hooks(type, no_data)
     return saved
 
 

@@ -14,10 +14,12 @@ def higher_class(name: str, body: Mapping[str, object]) -> type[torch.autograd.F
 
     Gradients arrive as one mutable list. To compiled autograd it is any function.
     """
-    cls: Any = FunctionMeta(name, (torch.autograd.Function,), {**body, "boxed_grads_call": True})
+    make: Any = FunctionMeta
+    cls: type[torch.autograd.Function] = make(
+        name, (torch.autograd.Function,), {**body, "boxed_grads_call": True}
+    )
     without_values(cls)
-    made: type[torch.autograd.Function] = cls
-    return made
+    return cls
 
 
 def without_values(cls: Any) -> None:

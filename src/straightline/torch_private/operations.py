@@ -56,7 +56,7 @@ def allocates_only(target: object) -> bool:
 def name(target: object) -> str:
     """`aten::mul.Tensor` for an operation, else the Python name."""
     if isinstance(target, OpOverload):
-        return target.name()
+        return str(target.name())
     return str(getattr(target, "__name__", None) or type(target).__name__)
 
 
@@ -72,8 +72,9 @@ def path(target: object) -> str | None:
     if isinstance(target, OpOverload):
         return f"torch.ops.{target}"
     if isinstance(target, HigherOrderOperator):
-        found = getattr(torch.ops.higher_order, target.name(), None)
-        return f"torch.ops.higher_order.{target.name()}" if found is target else None
+        known = target.name()
+        found: object = getattr(torch.ops.higher_order, known, None)
+        return f"torch.ops.higher_order.{known}" if found is target else None
     return None
 
 
@@ -84,5 +85,5 @@ def builtin(target: Any) -> Callable[..., Any]:
     arguments of higher-order ones: those are called as they are.
     """
     if type(target) is OpOverload:
-        return target._op  # type: ignore[no-any-return]
-    return target  # type: ignore[no-any-return]
+        return target._op
+    return target  # type: ignore[no-any-return] # graphs call nothing else

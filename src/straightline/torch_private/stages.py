@@ -42,8 +42,8 @@ JointPass = Callable[[fx.GraphModule], None]
 class Stages:
     """What torch's stages leave behind, in torch's own terms. Read by `translate` and then dropped.
 
-    `inputs` are fake. `original_info` describes the caller's arguments, before duplicates were dropped and
-    aliased arguments merged; `meta` what the graph takes after that.
+    `inputs` are fake. `original_info` describes the caller's arguments, before duplicates were
+    dropped and aliased arguments merged; `meta` what the graph takes after that.
     """
 
     forward: fx.GraphModule
@@ -73,10 +73,11 @@ class Stages:
 def trace(
     gm: fx.GraphModule, example_inputs: Sequence[Any], joint_passes: Sequence[JointPass] = ()
 ) -> Iterator[Stages]:
-    """Trace `gm` for the given inputs; the fake mode and the tracing state live until the block ends.
+    """Trace `gm` for the given inputs; the fake mode and the tracing state live until the block
+    ends.
 
-    Each of `joint_passes` edits the joint graph before it is split. Torch's own CSE stays off in here, as
-    it would load Inductor's pattern matcher.
+    Each of `joint_passes` edits the joint graph before it is split. Torch's own CSE stays off in
+    here, as it would load Inductor's pattern matcher.
     """
     hooks = top_saved_tensors_hooks()
     with contextlib.ExitStack() as stack:
@@ -111,22 +112,22 @@ def trace(
         for joint_pass in joint_passes:
             joint_pass(captured.graph_module)
         tracing = TracingContext.try_get()
-        common: dict[str, Any] = dict(
-            meta=state.fw_metadata,
-            subclass=captured.maybe_subclass_meta,
-            inputs=list(state.flat_args),
-            original_inputs=original_inputs,
-            original_info=original_info,
-            lifted=list(lifted),
-            dedupe=dedupe,
-            synthetic=synthetic,
-            autocast=_is_any_autocast_enabled(),
-            hooks_inlined=not compiled_autograd.in_compiled_autograd_region
+        common: dict[str, Any] = {
+            "meta": state.fw_metadata,
+            "subclass": captured.maybe_subclass_meta,
+            "inputs": list(state.flat_args),
+            "original_inputs": original_inputs,
+            "original_info": original_info,
+            "lifted": list(lifted),
+            "dedupe": dedupe,
+            "synthetic": synthetic,
+            "autocast": _is_any_autocast_enabled(),
+            "hooks_inlined": not compiled_autograd.in_compiled_autograd_region
             and saved_tensors_hooks_are_inlineable(hooks),
-            aot_id=aot_config.aot_id,
-            tracing=tracing,
-            compile=CompileContext.try_get(),
-        )
+            "aot_id": aot_config.aot_id,
+            "tracing": tracing,
+            "compile": CompileContext.try_get(),
+        }
         if state.needs_autograd:
             forward, backward, _saved, _numbers, detach, _inputs = _aot_stage2a_partition(
                 captured.graph_module,

@@ -25,9 +25,9 @@ def emit(writer: Writer, contract: Contract) -> None:
     for duplicate in contract.duplicates:
         dropped, kept = contract.arguments[duplicate.dropped], contract.arguments[duplicate.kept]
         refuse = writer.bind(support.not_a_duplicate, "not_a_duplicate")
-        with writer.duty("dedup_wrapper"):
-            with writer.block(f"if {dropped.name} is not {kept.name}:"):
-                writer.line(f"raise {refuse}({dropped.source!r}, {kept.source!r})")
+        differ = f"if {dropped.name} is not {kept.name}:"
+        with writer.duty("dedup_wrapper"), writer.block(differ):
+            writer.line(f"raise {refuse}({dropped.source!r}, {kept.source!r})")
     for position, base in enumerate(contract.bases):
         with writer.duty("synthetic_base_wrapper"):
             _emit_base(writer, contract, base, contract.inputs[position].name)
@@ -71,6 +71,6 @@ def emit_version_bumps(writer: Writer, contract: Contract) -> None:
         names = [contract.arguments[m].name for m in base.mutated]
         bump = writer.bind(torch.autograd.graph.increment_version, "increment_version")
         for name in names:
-            with writer.duty("synthetic_base_wrapper"):
-                with writer.block(f"if {name}._base is None:"):
-                    writer.line(f"{bump}({name})")
+            no_base = f"if {name}._base is None:"
+            with writer.duty("synthetic_base_wrapper"), writer.block(no_base):
+                writer.line(f"{bump}({name})")

@@ -39,7 +39,7 @@ def needed_values(contract: Contract) -> frozenset[int]:
 
 
 def flat_positions(contract: Contract, needed: Collection[int]) -> frozenset[int]:
-    """Where the needed values, and all that follows the returned ones, stand among the graph's outputs."""
+    """Places among the graph's outputs of needed values and of all that follows the returned."""
     flat: set[int] = set(range(contract.forward_tokens))
     position = contract.forward_tokens
     for number, layout in enumerate(contract.return_layouts()):

@@ -1,12 +1,12 @@
-"""What forward notes of its inputs for the day its gradients are differentiated, and how it is read then."""
+"""What forward notes of its inputs for the day its gradients are differentiated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from straightline.capture.contract import Contract, Derivation, Role, Subclass
 import torch
 
+from straightline.capture.contract import Contract, Derivation, Role, Subclass
 from straightline.runtime import support
 from straightline.runtime.steps import subclasses
 from straightline.runtime.writer import Writer, tuple_of
@@ -30,7 +30,7 @@ def emit(writer: Writer, contract: Contract) -> None:
 
 
 def _emit_edges(writer: Writer, names: Sequence[str]) -> None:
-    """Keep where gradients of these inputs go; of those that are no leaves, nothing else is kept."""
+    """Keep where gradients of these inputs go; of those that are no leaves nothing else is kept."""
     make = writer.bind(edges.saved_tensor, "saved_tensor")
     no_data = writer.bind(edges.no_data, "no_data")
     top = writer.bind(edges.top_saved_hooks, "top_saved_hooks")
@@ -86,7 +86,7 @@ def _edge(node: str, contract: Contract, number: int) -> str:
 def emit_value(
     writer: Writer, contract: Contract, number: int, derivation: Derivation
 ) -> list[str]:
-    """Read the value that input `number` had at the call, over the node `lower`; returns its flat parts."""
+    """Read the value that input `number` had at the call, over the node `lower`; its flat parts."""
     handles, item = contract.handles, contract.inputs[number]
     name = writer.name(item.name)
     if number in handles.numbers:

@@ -27,7 +27,7 @@ def unwrap(writer: Writer, item: Input, variable: str, source: str) -> list[str]
 
 
 def members(writer: Writer, layout: Subclass, variable: str) -> list[str]:
-    """Flat expressions for the parts of `variable`; sizes known at run time come after the members."""
+    """Flat expressions for the parts of `variable`; sizes not known before follow the members."""
     result: list[str] = []
     for name, inner in layout.members:
         local = writer.name(identifier(f"{variable}_{name}"))

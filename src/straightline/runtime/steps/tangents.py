@@ -1,4 +1,4 @@
-"""Gradients on their way into the backward graph: of the type and the memory format it was traced for."""
+"""Gradients on their way into the backward graph: of the type and format it was traced for."""
 
 from __future__ import annotations
 
