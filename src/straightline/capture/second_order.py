@@ -148,7 +148,7 @@ def second_order(
         _same_draws(graph, numbers, kept)
         cut = _Cut(graph, numbers, kept)
         cut.apply()
-        _uncopy_results(graph, trace.results)
+        _uncopy_results(graph, trace.flat_results)
         _sweep(graph)
         inputs = trace.flat_inputs(len(primals))
         _measure_elsewhere(graph, primals[:inputs])
@@ -170,7 +170,7 @@ def second_order(
         joint.recompile()
         for edit in joint_passes:
             edit(joint)
-        forward, backward = split(joint, trace.results, trace.state)
+        forward, backward = split(joint, trace.flat_results, trace.state)
         return SecondOrder(
             order=order,
             forward=forward,
@@ -185,7 +185,7 @@ def second_order(
                 kept.numbering,
                 tuple(
                     by_name[v.name] if isinstance(v, fx.Node) else -1
-                    for v in outputs_of(forward.graph)[trace.results :]
+                    for v in outputs_of(forward.graph)[trace.flat_results :]
                 ),
                 drawn,
                 kept.inputs,

@@ -46,6 +46,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from straightline.capture.contract import places
+from straightline.torch_private import translate
+
 AUTOGRAD_FUNCTION: Any = torch.ops.higher_order.autograd_function_apply
 SAVE_RNG: Any = torch.ops.higher_order.run_and_save_rng_state
 WITH_RNG: Any = torch.ops.higher_order.run_with_rng_state
@@ -212,6 +215,11 @@ class Derived:
     @property
     def meta(self) -> ViewAndMutationMeta:
         return self.state.fw_metadata
+
+    @property
+    def flat_results(self) -> int:
+        """How many of the graph's outputs the results are, subclasses taken apart."""
+        return sum(places(layout) for layout in translate.return_layouts(self.meta))
 
     @property
     def has_backward(self) -> bool:
