@@ -3,12 +3,19 @@
     python scripts/opinfo.py --json opinfo.json                  every operator, two samples each
     python scripts/opinfo.py --samples 20 --shard 0/4 --json 0.json
     python scripts/opinfo.py --ops softmax,nn.functional.linear
+    python scripts/opinfo.py --variant inplace                    what writes to its first argument
+    python scripts/opinfo.py --order 2 --dtype float64            gradients of gradients
 
 Every sample that eager can run is compiled by the backend and by torch's aot_eager, in one process.
-A process that dies or hangs costs one operator, and shows as a crash. Results are kept as lines
-beside the JSON file (`.jsonl`): with `--resume` a run that was stopped goes on from there. Exit
-status 1 when the backend fails a sample that aot_eager passes, falls back to torch's runtime layer,
-or takes the process with it.
+Outputs, gradients, the arguments after the call, and which outputs are arguments or share their
+memory are compared. A process that dies or hangs costs one operator, and shows as a crash. Results
+are kept as lines beside the JSON file (`.jsonl`): with `--resume` a run that was stopped goes on
+from there. Exit status 1 when the backend fails a sample that aot_eager passes, falls back to
+torch's runtime layer, or takes the process with it. aot_eager refuses to differentiate gradients,
+so in the second order whatever is not as in eager counts.
+
+`compiled` counts the samples of which the backend was given at least one graph; `stock_compiled`
+is aot_eager's count. Of the others (`never_compiled`) Dynamo captures nothing.
 
 Needs expecttest, numpy and packaging beside torch.
 """
@@ -54,10 +61,27 @@ UNINITIALISED = frozenset(
 
 
 @dataclass(frozen=True)
+class Case:
+    """One sample of an operator. `roots` makes of its result what may be differentiated: of
+    eigenvectors, say, only what does not depend on their phase.
+    """
+
+    operator: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    roots: Callable[[Any], Any]
+    inplace: bool
+    order: int
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What one run of a sample gave: outputs and, where there are any, gradients."""
+    """What one run of a sample gave. `aliases` has a word for each output that is an argument or
+    shares its memory; `gradients` are those of the highest order, and of all below.
+    """
 
     outputs: list[Any]
+    arguments: list[Any]
+    aliases: list[str]
     gradients: list[torch.Tensor | None]
 
 
@@ -82,21 +106,44 @@ def fresh(value: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, copied, value)
 
 
-def run(function: Callable[..., Any], arguments: Any) -> Outcome:
+def run(function: Callable[..., Any], case: Case) -> Outcome:
     """Forward and backward from random tangents; the generators start alike in every run."""
-    args, kwargs = fresh(arguments)
+    args, kwargs = fresh(case.arguments)
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if wants_gradient(leaf)]
+    if case.inplace:  # what requires grad may be written to only where it is no leaf
+        args = (pytree.tree_map_only(torch.Tensor, torch.clone, args[0]), *args[1:])
+    given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if is_tensor(leaf)]
     torch.manual_seed(0)
-    outputs = pytree.tree_leaves(function(*args, **kwargs))
-    roots = [output for output in outputs if wants_gradient(output)]
+    result = function(*args, **kwargs)
+    outputs = pytree.tree_leaves(result)
+    aliases = [alias(output, given) for output in outputs]
+    after = [tensor.detach().clone() for tensor in given]
+    roots = [root for root in pytree.tree_leaves(case.roots(result)) if wants_gradient(root)]
+    gradients = differentiate(roots, leaves, case.order) if roots and leaves else []
+    return Outcome([detached(output) for output in outputs], after, aliases, gradients)
+
+
+def differentiate(
+    roots: list[torch.Tensor], leaves: list[torch.Tensor], order: int
+) -> list[torch.Tensor | None]:
     generator = torch.Generator().manual_seed(1)
     gradients: list[torch.Tensor | None] = []
-    if roots and leaves:
+    for remaining in reversed(range(order)):
         tangents = [
             torch.randn(root.shape, generator=generator, dtype=root.dtype) for root in roots
         ]
-        gradients = list(torch.autograd.grad(roots, leaves, tangents, allow_unused=True))
-    return Outcome([detached(output) for output in outputs], gradients)
+        found = torch.autograd.grad(
+            roots, leaves, tangents, allow_unused=True, create_graph=remaining > 0
+        )
+        gradients += [detached(gradient) for gradient in found]
+        roots = [gradient for gradient in found if wants_gradient(gradient)]
+        if not roots:
+            break
+    return gradients
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def wants_gradient(value: Any) -> bool:
@@ -107,8 +154,31 @@ def detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
+def alias(output: Any, given: list[torch.Tensor]) -> str:
+    """Which argument an output is, or shares memory with."""
+    if not is_tensor(output):
+        return ""
+    for index, tensor in enumerate(given):
+        if output is tensor:
+            return f"argument {index}"
+    for index, tensor in enumerate(given):
+        if memory(output) and memory(output) == memory(tensor):
+            return f"memory of argument {index}"
+    return ""
+
+
+def memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+
+
 def difference(expected: Outcome, got: Outcome, values: bool) -> str | None:
     """The first difference; of values only when eager gives the same ones twice."""
+    if expected.aliases != got.aliases:
+        return f"outputs are {got.aliases}, in eager {expected.aliases}"
+    for index, (want, have) in enumerate(zip(expected.arguments, got.arguments, strict=True)):
+        found = unlike(want, have, values, strides=True)
+        if found:
+            return f"argument {index} after the call: {found}"
     if len(expected.outputs) != len(got.outputs):
         return f"{len(got.outputs)} outputs for {len(expected.outputs)}"
     for index, (want, have) in enumerate(zip(expected.outputs, got.outputs, strict=True)):
@@ -130,23 +200,20 @@ def difference(expected: Outcome, got: Outcome, values: bool) -> str | None:
 
 def unlike(want: Any, have: Any, values: bool, strides: bool) -> str | None:
     if not isinstance(want, torch.Tensor):
-        same = type(want) is type(have) and (not values or want == have)
+        nan = want != want and have != have
+        same = type(want) is type(have) and (not values or want == have or nan)
         return None if same else f"{want} became {have}"
-    if want.requires_grad != have.requires_grad:
-        return "requires_grad differs"
-    rounding = None if values else float("inf")
+    for attribute in ("requires_grad", "shape", "dtype", "layout"):
+        if getattr(want, attribute) != getattr(have, attribute):
+            return f"{attribute} differs"
+    # A dimension of size one, or an empty tensor, has no stride that matters.
+    strides = strides and want.layout == torch.strided and min(want.shape, default=0) > 1
+    if strides and want.stride() != have.stride():
+        return f"strides {have.stride()} for {want.stride()}"
+    if not values:
+        return None
     try:
-        torch.testing.assert_close(
-            have,
-            want,
-            rtol=rounding,
-            atol=rounding,
-            equal_nan=True,
-            # A dimension of size one, or an empty tensor, has no stride that matters.
-            check_stride=strides
-            and want.layout == torch.strided
-            and min(want.shape, default=0) > 1,
-        )
+        torch.testing.assert_close(have, want, equal_nan=True)
     except AssertionError as error:
         return " ".join(str(error).split())[:300]
     return None
@@ -171,12 +238,7 @@ def compiled(
 
 
 def try_backend(
-    backend: str,
-    operator: Callable[..., Any],
-    arguments: Any,
-    expected: Outcome,
-    values: bool,
-    dynamic: bool | None,
+    backend: str, case: Case, expected: Outcome, values: bool, dynamic: bool | None
 ) -> tuple[str | None, int]:
     """What went wrong, if anything, and how many graphs the backend was given."""
     torch._dynamo.reset()
@@ -187,18 +249,18 @@ def try_backend(
     )
     try:
         with capture:
-            got = run(compiled(backend, operator, dynamic), arguments)
+            got = run(compiled(backend, case.operator, dynamic), case)
     except Exception as error:  # noqa: BLE001 - any failure of a sample is its result
         return text_of(error), counters["stats"]["unique_graphs"]
     return difference(expected, got, values), counters["stats"]["unique_graphs"]
 
 
-def eager_outcome(operator: Callable[..., Any], arguments: Any) -> tuple[Outcome, bool] | None:
-    """Eager's result, and whether a second run repeats it; None when eager cannot run it."""
+def eager_outcome(case: Case) -> tuple[Outcome, bool] | str:
+    """Eager's result, and whether a second run repeats it; or why eager cannot run it."""
     try:
-        first, second = run(operator, arguments), run(operator, arguments)
-    except Exception:  # noqa: BLE001 - there is nothing to compare with
-        return None
+        first, second = run(case.operator, case), run(case.operator, case)
+    except Exception as error:  # noqa: BLE001 - there is nothing to compare with
+        return text_of(error)
     return first, difference(first, second, values=True) is None
 
 
@@ -223,56 +285,71 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     info = next(info for info in database.op_db if full_name(info) == question["op"])
     dtype = DTYPES[question["dtype"]]
-    result: dict[str, Any] = {"op": question["op"], "skipped": None, "samples": 0, "eager_fails": 0}
-    result |= {"passed": 0, "stock_passed": 0, "compiled": 0, "graphs": 0}
-    result |= {"failures": [], "stock_failures": [], "fallbacks": []}
-    if dtype not in info.supported_dtypes("cpu"):
-        return result | {"skipped": f"no {question['dtype']} on the CPU"}
+    result: dict[str, Any] = {"op": question["op"], "skipped": None, "samples": 0}
+    result |= {"passed": 0, "stock_passed": 0, "compiled": 0, "stock_compiled": 0, "graphs": 0}
+    result |= {"failures": [], "stock_failures": [], "eager_failures": [], "fallbacks": []}
+    operator = info.inplace_variant if question["variant"] == "inplace" else info.op
+    skipped = unfit(info, operator, dtype, question)
+    if skipped:
+        return result | {"skipped": skipped}
     backward = dtype in info.supported_backward_dtypes("cpu") and info.supports_autograd
     start = time.perf_counter()
     torch.manual_seed(0)
     for index, sample in enumerate(info.sample_inputs("cpu", dtype, requires_grad=backward)):
         if index >= question["samples"]:
             break
-        arguments = ((sample.input, *sample.args), dict(sample.kwargs))
-        one_sample(info.op, arguments, index, question, result)
+        case = Case(
+            operator,
+            ((sample.input, *sample.args), dict(sample.kwargs)),
+            sample.output_process_fn_grad,
+            question["variant"] == "inplace",
+            question["order"],
+        )
+        one_sample(case, index, question, result)
         if time.perf_counter() - start > question["budget"]:
             break
     return result | {"seconds": round(time.perf_counter() - start, 2)}
 
 
-def one_sample(
-    operator: Callable[..., Any],
-    arguments: Any,
-    index: int,
-    question: dict[str, Any],
-    result: dict[str, Any],
-) -> None:
-    eager = eager_outcome(operator, arguments)
-    if eager is None:
-        result["eager_fails"] += 1
+def unfit(info: Any, operator: Any, dtype: torch.dtype, question: dict[str, Any]) -> str | None:
+    """Why an operator has nothing to say to the question."""
+    if dtype not in info.supported_dtypes("cpu"):
+        return f"no {question['dtype']} on the CPU"
+    if operator is None:
+        return f"no {question['variant']} variant"
+    if question["order"] > 1 and not info.supports_gradgrad:
+        return "no second derivative"
+    return None
+
+
+def one_sample(case: Case, index: int, question: dict[str, Any], result: dict[str, Any]) -> None:
+    eager = eager_outcome(case)
+    if isinstance(eager, str):
+        result["eager_failures"].append({"sample": index, "failure": eager})
         return
     expected, repeats = eager
     repeats = repeats and question["op"] not in UNINITIALISED
     dynamic = question["dynamic"]
     result["samples"] += 1
-    failure, graphs = try_backend(
-        question["backend"], operator, arguments, expected, repeats, dynamic
-    )
+    failure, graphs = try_backend(question["backend"], case, expected, repeats, dynamic)
+    result["passed"] += failure is None
     result["graphs"] += graphs
     result["compiled"] += graphs > 0
     reasons = fallback_reasons()
     if reasons:
         result["fallbacks"].append({"sample": index, "reasons": reasons})
-    stock, _ = try_backend(STOCK, operator, arguments, expected, repeats, dynamic)
-    result["passed"] += failure is None
-    result["stock_passed"] += stock is None
+    if case.order == 1:
+        stock, graphs = try_backend(STOCK, case, expected, repeats, dynamic)
+        result["stock_passed"] += stock is None
+        result["stock_compiled"] += graphs > 0
+        if stock is not None:
+            result["stock_failures"].append({"sample": index, "failure": stock})
+    else:
+        stock = None
     if failure is not None:
         result["failures"].append(
             {"sample": index, "failure": failure, "stock_passes": stock is None}
         )
-    if stock is not None:
-        result["stock_failures"].append({"sample": index, "failure": stock})
 
 
 # -- all operators ---------------------------------------------------------------------------------
@@ -310,7 +387,8 @@ def earlier(lines: Path | None, settings: dict[str, Any]) -> dict[str, dict[str,
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     settings = {
-        key: getattr(options, key) for key in ("backend", "dtype", "samples", "dynamic", "budget")
+        key: getattr(options, key)
+        for key in ("backend", "dtype", "variant", "order", "samples", "dynamic", "budget")
     }
     lines = options.json.with_suffix(".jsonl") if options.json else None
     if lines is not None and not options.resume:
@@ -346,13 +424,16 @@ def summary(
     ran = [result for result in results if "crash" not in result and not result["skipped"]]
     total: Counter[str] = Counter()
     for result in ran:
-        for key in ("samples", "passed", "stock_passed", "compiled", "graphs", "eager_fails"):
+        for key in ("samples", "passed", "stock_passed", "compiled", "stock_compiled", "graphs"):
             total[key] += result[key]
+        total["eager_fails"] += len(result["eager_failures"])
     return {
         "backend": options.backend,
         "stock": STOCK,
         "torch": torch.__version__,
         "dtype": options.dtype,
+        "variant": options.variant,
+        "order": options.order,
         "seconds": round(seconds, 1),
         "operators": len(results),
         "operators_run": sum(result["samples"] > 0 for result in ran),
@@ -384,6 +465,8 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--backend", default="straightline")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--variant", choices=("function", "inplace"), default="function")
+    parser.add_argument("--order", type=int, default=1, help="2: gradients of gradients too")
     parser.add_argument("--samples", type=int, default=2, help="samples per operator, at most")
     parser.add_argument("--dynamic", action="store_const", const=True, help="symbolic sizes")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator from the i-th")
