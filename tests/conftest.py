@@ -15,6 +15,12 @@ import torch
 import torch._dynamo
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-goldens", action="store_true", help="write tests/runtime/goldens/*.txt anew"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "fallback: the test expects a fall-back to torch's stock aot_autograd"

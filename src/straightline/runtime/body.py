@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -117,6 +118,7 @@ def _drop(
         if value not in returned
         and (value.op == "call_function" or (value.op == "placeholder" and names[value] in own))
         and names[value].isidentifier()
+        and not keyword.iskeyword(names[value])  # None in the place of a token
     ]
     if done:
         writer.line("del " + ", ".join(dict.fromkeys(done)))
