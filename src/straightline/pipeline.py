@@ -19,7 +19,7 @@ from straightline.capture.contract import Contract
 from straightline.config import Config
 from straightline.report import dump, trace
 from straightline.runtime import programs
-from straightline.torch_private import autograd, derived, dynamo, stages, translate
+from straightline.torch_private import autograd, derived, dynamo, returns, stages, translate
 from straightline.torch_private.function_class import higher_class
 from straightline.torch_private.stages import Stages
 
@@ -35,7 +35,7 @@ def compile_graph(
         simplify.resize_inputs(traced.forward)
         simplify.drop_detach(traced.forward, written.first_saved)
         if traced.backward is not None:
-            simplify.drop_detach(traced.backward, len(translate.output_values(traced.backward)))
+            simplify.drop_detach(traced.backward, len(returns.output_values(traced.backward)))
         protect.copy_saved_inputs(
             traced.forward, written.inputs, written.first_saved, written.tokens
         )
@@ -69,7 +69,7 @@ def _training(
     assert traced.backward is not None
     passed = tuple(traced.original_inputs[len(traced.lifted) :])
     origin = second_order.Origin(gm, passed)
-    forward, results = traced.forward, len(translate.output_values(traced.forward))
+    forward, results = traced.forward, len(returns.output_values(traced.forward))
     results -= contract.saved.tensors + contract.saved.opaque + contract.saved.numbers
 
     def kept() -> second_order.Kept:

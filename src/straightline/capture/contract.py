@@ -382,6 +382,7 @@ class Contract:
     def returns(self) -> int:
         """How many values the forward graph returns ahead of the saved ones, subclasses not yet taken apart."""
         return len(self.mutations) + len(self.outputs) + self.intermediate_bases
+    base_views: tuple[int, ...] = ()
 
     def return_layouts(self) -> tuple[Layout, ...]:
         """Layout of each of `returns` values."""

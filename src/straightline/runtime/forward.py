@@ -159,14 +159,22 @@ def _results(writer: Writer, contract: Contract, values: Sequence[str]) -> dict[
     results: dict[int, str] = {}
     for number in returned(contract):
         value = values[number]
-        output = _output(contract, number)
         if _boxed(contract, number):
             value = f"({value},)"
-        elif output is not None and output.origin is From.UNSAFE_VIEW:
+        elif _hides_view(contract, number):
             unsafe = writer.bind(torch.ops.aten._unsafe_view.default, "aten__unsafe_view")
-            name = writer.name("out")
+            name = writer.name(_value_name(contract, number))
             writer.line(f"{name} = {unsafe}({value}, {value}.shape)")
             value = name
+def _hides_view(contract: Contract, number: int) -> bool:
+    """The graph makes the value as a view; were it seen as one, it could not be written to."""
+    output = _output(contract, number)
+    if output is not None:
+        return output.origin is From.UNSAFE_VIEW
+    base = number - len(contract.mutations) - len(contract.outputs)
+    return base in contract.base_views
+
+
         results[number] = value
     return results
 

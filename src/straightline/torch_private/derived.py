@@ -27,7 +27,7 @@ from straightline.capture.contract import (
     places,
 )
 from straightline.errors import DoubleBackwardError
-from straightline.torch_private import translate
+from straightline.torch_private import returns, translate
 
 
 def contract(
@@ -137,11 +137,11 @@ def _tracked(lower: Contract, number: int) -> bool:
 
 
 def _saved(forward: fx.GraphModule, results: int) -> Saved:
-    kept = translate.output_values(forward)[results:]
+    kept = returns.output_values(forward)[results:]
     values = [v.meta["val"] for v in kept]
     tensors = [v for v, value in zip(kept, values, strict=True) if isinstance(value, torch.Tensor)]
     numbers = sum(translate.role(value) is Role.NUMBER for value in values)
-    looks = [translate.is_view(v) for v in tensors]
+    looks = [returns.is_view(v) for v in tensors]
     return Saved(
         checked=len(tensors),
         opaque=len(kept) - len(tensors) - numbers,

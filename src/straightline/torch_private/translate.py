@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,9 +51,10 @@ from straightline.capture.contract import (
     Subclass,
     Tangent,
     Write,
+    ViewStep,
     places,
 )
-from straightline.torch_private import symbols, views
+from straightline.torch_private import returns, symbols, views
 from straightline.torch_private.stages import Stages
 
 _ORIGIN: Mapping[OutputType, From] = {
@@ -123,11 +125,13 @@ def contract(
     inputs, bases = _inputs(stages, [n for n, _ in arguments])
     bound = symbols.bindings((i.name, v) for i, v in zip(inputs, stages.inputs, strict=True))
     render = functools.partial(symbols.render, bound=bound)
-    outputs, restrided = _outputs(stages, render)
-    mutations = _mutations(stages)
-    base_layouts = return_layouts(meta)[len(mutations) + len(meta.output_info) :]
     training = stages.backward is not None
     state = [i for i, v in enumerate(stages.inputs) if isinstance(v, BackwardState)]
+    hidden = returns.hidden_views(stages) if training else frozenset()
+    outputs, restrided = _outputs(stages, render, hidden)
+    mutations = _mutations(stages)
+    first_base = len(mutations) + len(meta.output_info)
+    base_layouts = return_layouts(meta)[first_base:]
     return Contract(
         name=name,
         kind="training" if training else "inference",
@@ -139,6 +143,7 @@ def contract(
         intermediate_bases=meta.num_intermediate_bases,
         base_layouts=base_layouts,
         bases=bases,
+        base_views=tuple(i for i in range(len(base_layouts)) if first_base + i in hidden),
         duplicates=_duplicates(stages),
         restrided=restrided,
         saved=_saved(stages, inputs) if training else Saved(),
@@ -288,20 +293,39 @@ def _write(info: InputAliasInfo, *, detached: bool, on_stream: bool) -> Write:
     return Write.COPY_DETACHED if detached else Write.COPY
 
 
-def _outputs(stages: Stages, render: views.Render) -> tuple[tuple[Output, ...], tuple[int, ...]]:
+def _outputs(
+    stages: Stages, render: views.Render, hidden: frozenset[int]
+) -> tuple[tuple[Output, ...], tuple[int, ...]]:
     """The outputs in the graph's order, and which arguments the last ones restride."""
     meta = stages.meta
     layouts = return_layouts(meta)[meta.num_mutated_inp_runtime_indices :]
     kept = _kept(stages)
     restrided = tuple(kept[i] for i in stages.synthetic.aliased_arg_idx_with_metadata_mutations)
-    replay = functorch_config.view_replay_for_aliased_outputs
+    mutated = meta.num_mutated_inp_runtime_indices
+    values = returns.returned(stages)[mutated:]
     result = []
-    for info, where in zip(meta.output_info, layouts, strict=False):
-        result.append(_output(info, where, render if replay else None))
+    for position, (info, where) in enumerate(zip(meta.output_info, layouts, strict=False)):
+        output = _output(info, where)
+        base, value = output.base, values[position]
+        if functorch_config.view_replay_for_aliased_outputs:
+            steps: tuple[ViewStep, ...] | None = None
+            match output.origin:
+                case From.VIEW_OF_INPUT:
+                    steps = views.steps(info.view_meta_sequence, render)
+                case From.VIEW_OF_OUTPUT | From.VIEW_OF_BASE:
+                    assert base is not None
+                    of_base = output.origin is From.VIEW_OF_BASE
+                    start = base + len(meta.output_info) * of_base
+                    ends = returns.fake(values[start]), returns.fake(value)
+                    steps = views.replay(info.view_meta_sequence, *ends, render)
+            output = dataclasses.replace(output, replay=steps)
+        if info.output_type is OutputType.non_alias and mutated + position in hidden:
+            output = dataclasses.replace(output, origin=From.UNSAFE_VIEW)
+        result.append(output)
     return tuple(result), restrided
 
 
-def _output(info: OutputAliasInfo, where: Layout, render: views.Render | None) -> Output:
+def _output(info: OutputAliasInfo, where: Layout) -> Output:
     origin = _ORIGIN[info.output_type]
     viewed = origin in (From.VIEW_OF_INPUT, From.VIEW_OF_BASE, From.VIEW_OF_OUTPUT)
     return Output(
@@ -310,7 +334,6 @@ def _output(info: OutputAliasInfo, where: Layout, render: views.Render | None) -
         requires_grad=info.requires_grad,
         differentiable=info.requires_grad_for_backward,
         base=info.base_idx if viewed or origin is From.INPUT else None,
-        replay=views.steps(info.view_meta_sequence, render) if viewed and render else None,
         dynamic=tuple(sorted(info.dynamic_dims or ())),
         layout=where,
     )
@@ -332,13 +355,14 @@ def _saved(stages: Stages, inputs: Sequence[Input]) -> Saved:
     unchecked = meta.num_tensors_saved_with_no_vc_check or 0
     opaque = meta.num_opaque_objects_saved_for_bw or 0
     numbers = meta.num_symints_saved_for_bw or 0
-    values = output_values(stages.forward)
+    values = returns.output_values(stages.forward)
     first = stages.inner_meta.num_forward + len(meta.tokens)
     tensors = values[first : len(values) - opaque - numbers]
     placeholders = stages.forward.graph.find_nodes(op="placeholder")
     plain = _never_views(placeholders, inputs, len(meta.tokens))
-    view = tuple(i for i, n in enumerate(tensors) if is_view(n) is True)
-    maybe = tuple(i for i, n in enumerate(tensors) if is_view(n) is None and n not in plain)
+    looks = [returns.is_view(n) for n in tensors]
+    view = tuple(i for i, looking in enumerate(looks) if looking is True)
+    maybe = tuple(i for i, n in enumerate(tensors) if looks[i] is None and n not in plain)
     return Saved(
         checked=len(tensors) - unchecked,
         unchecked=unchecked,
@@ -362,7 +386,8 @@ def _handles(
     )
     if refused or any(isinstance(v, BackwardState) for v in stages.inputs):
         return Handles()
-    saved = set(output_values(stages.forward)[stages.inner_meta.num_forward + len(meta.tokens) :])
+    first = stages.inner_meta.num_forward + len(meta.tokens)
+    saved = set(returns.output_values(stages.forward)[first:])
     placeholders = stages.forward.graph.find_nodes(op="placeholder")[len(meta.tokens) :]
     starts = list(itertools.accumulate((places(i.layout) for i in inputs), initial=0))
     tensors = [n for n, item in enumerate(inputs) if item.role is Role.TENSOR]
@@ -387,25 +412,6 @@ def _never_views(
         return frozenset()
     taken = placeholders[tokens : tokens + len(inputs)]
     return frozenset(n for n, i in zip(taken, inputs, strict=True) if i.parameter)
-
-
-def is_view(value: Any) -> bool | None:
-    """Whether a graph value is a view at run time; None when only the run can tell."""
-    if not isinstance(value, fx.Node):
-        return False
-    match value.op, value.target:
-        case "call_function", OpOverload() as operation:
-            return operation.is_view
-        case "call_function", _ if value.target.__name__ == "getitem":  # type: ignore[union-attr]
-            return is_view(value.args[0])
-        case _:
-            return None
-
-
-def output_values(graph: fx.GraphModule) -> Sequence[Any]:
-    """What a traced graph returns, in order."""
-    (output,) = graph.graph.find_nodes(op="output")
-    return tuple(output.args[0])
 
 
 @dataclass(frozen=True)

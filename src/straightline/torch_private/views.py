@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C import _functionalization
 from torch._functorch._aot_autograd.functional_utils import ViewMetaSequence
 from torch._ops import OpOverload
 
@@ -58,6 +59,73 @@ def _plain(value: Any, render: Render) -> tuple[object, bool]:
             return value, True
 
 
+def replay(
+    sequence: ViewMetaSequence | None, base: object, view: object, render: Render
+) -> tuple[ViewStep, ...] | None:
+    """How to get from an intermediate to a view of it, both given as their values in the graph.
+
+    torch records the way from the first owner of the memory. That is not the way from `base` when
+    this is a view itself, or changed its geometry in place: then the view is taken by geometry.
+    """
+    recorded = steps(sequence, render)
+    if sequence is None or recorded is None or not (_strided(base) and _strided(view)):
+        return recorded
+    assert isinstance(base, torch.Tensor)
+    assert isinstance(view, torch.Tensor)
+    # What was written in place may come out of the graph in memory of its own; only torch's first
+    # look at the function has then seen the view where it belongs.
+    shared = base.untyped_storage()._cdata == view.untyped_storage()._cdata
+    wanted = (tuple(view.size()), view.stride(), view.storage_offset())
+    if not shared:
+        seen = sequence.metadata
+        if seen.stride is None or seen.storage_offset is None:
+            return recorded
+        wanted = (
+            tuple(s.val for s in seen.size),
+            tuple(s.val for s in seen.stride),
+            seen.storage_offset.val,
+        )
+    kinds = {(t.dtype, t.is_conj(), t.is_neg()) for t in (base, view)}
+    reached = _reached(base, sequence)
+    if len(kinds) > 1 or reached == _expressions(wanted):
+        return recorded
+    in_place = any(_record_name(record) in _IRREGULAR for record in sequence.sequence)
+    same_size = reached is not None and reached[0] == _expressions(wanted)[0]
+    if not shared and not in_place and same_size:
+        return recorded
+    geometry, known = _plain(wanted, render)
+    return (ViewStep("aten::as_strided", geometry),) if known else None  # type: ignore[arg-type]
+
+
+def _strided(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _reached(base: torch.Tensor, sequence: ViewMetaSequence) -> Any:
+    """The geometry that the recorded views lead to from `base`; None when they do not apply."""
+    try:
+        with torch.no_grad():
+            out = _functionalization.apply_view_meta_sequence(base, sequence.sequence)
+    except (RuntimeError, IndexError):
+        return None
+    return _expressions((tuple(out.size()), out.stride(), out.storage_offset()))
+
+
+def _expressions(value: Any) -> Any:
+    """Sizes for comparison: no comparison of these adds a guard."""
+    match value:
+        case tuple():
+            return tuple(_expressions(v) for v in value)
+        case torch.SymInt():
+            return value.node.expr
+        case _:
+            return value
+
+
+def _record_name(record: object) -> str:
+    return type(record).__name__.removesuffix(_SUFFIX)
+
+
 def steps(sequence: ViewMetaSequence | None, render: Render) -> tuple[ViewStep, ...] | None:
     """The chain as view steps, or None when a record or a size has no public form.
 
@@ -67,7 +135,7 @@ def steps(sequence: ViewMetaSequence | None, render: Render) -> tuple[ViewStep, 
         return None
     result = []
     for record in sequence.sequence:
-        operation = _operation(type(record).__name__.removesuffix(_SUFFIX))
+        operation = _operation(_record_name(record))
         if operation is None:
             return None
         _symbolic, *rest = record.as_tuple()

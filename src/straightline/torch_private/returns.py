@@ -1,0 +1,92 @@
+"""What a traced graph returns: which of it are views, and of what."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx
+from torch._functorch._aot_autograd.schemas import OutputType
+from torch._ops import OpOverload
+
+from straightline.torch_private.stages import Stages
+
+# Outputs that are made outside of the graph.
+_REGENERATED = frozenset(
+    {
+        OutputType.is_input,
+        OutputType.alias_of_input,
+        OutputType.alias_of_intermediate,
+        OutputType.alias_of_intermediate_save_as_output,
+        OutputType.alias_of_intermediate_base_is_user_output,
+    }
+)
+
+
+def output_values(graph: fx.GraphModule) -> Sequence[Any]:
+    """What a traced graph returns, in order."""
+    (output,) = graph.graph.find_nodes(op="output")
+    return tuple(output.args[0])
+
+
+def is_view(value: Any) -> bool | None:
+    """Whether a graph value is a view at run time; None when only the run can tell."""
+    if not isinstance(value, fx.Node):
+        return False
+    match value.op, value.target:
+        case "call_function", OpOverload() as operation:
+            return operation.is_view
+        case "call_function", _ if value.target.__name__ == "getitem":  # type: ignore[union-attr]
+            return is_view(value.args[0])
+        case _:
+            return None
+
+
+def returned(stages: Stages) -> Sequence[Any]:
+    """The graph's results by value number; none is known where subclasses are taken apart."""
+    if stages.subclass is not None:
+        return (None,) * stages.meta.num_forward_returns
+    return output_values(stages.forward)[len(stages.meta.tokens) :]
+
+
+def fake(value: Any) -> object:
+    """What stands for a value of the graph while it is traced."""
+    return value.meta.get("val") if isinstance(value, fx.Node) else None
+
+
+def hidden_views(stages: Stages) -> frozenset[int]:
+    """Numbers of differentiable values that are views in the graph, of memory that is theirs alone.
+
+    They became views in place, or when writes to them were taken out of the graph. Autograd would
+    forbid the caller to write to them.
+    """
+    meta = stages.meta
+    first = meta.num_mutated_inp_runtime_indices
+    values = returned(stages)
+    owners: dict[int, fx.Node] = {}
+    for number, value in enumerate(values[: meta.num_forward_returns]):
+        position = number - first
+        is_output = 0 <= position < len(meta.output_info)
+        if is_output and meta.output_info[position].output_type in _REGENERATED:
+            continue
+        if isinstance(value, fx.Node):
+            owners[number] = _owner(value)
+    counts = collections.Counter(owners.values())
+    outputs = range(first, first + len(meta.output_info))
+    return frozenset(
+        number
+        for number, owner in owners.items()
+        if number >= first
+        and owner is not values[number]
+        and owner.op == "call_function"
+        and counts[owner] == 1
+        and (number not in outputs or meta.output_info[number - first].requires_grad)
+    )
+
+
+def _owner(value: fx.Node) -> fx.Node:
+    """The value whose memory a chain of views looks at."""
+    while is_view(value) and isinstance(value.args[0], fx.Node):
+        value = value.args[0]
+    return value
