@@ -6,9 +6,11 @@ torch's own backends refuse all of it, so most of these fail on them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import operator
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +27,11 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 def leaf(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, requires_grad=True)
+
+
+def summed(terms: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Their sum, which has one term at least."""
+    return functools.reduce(operator.add, terms)
 
 
 def values(tensors: Any) -> list[torch.Tensor | None]:
@@ -233,13 +240,13 @@ def test_create_graph_and_first_order_mixed() -> None:
 
     def scenario(compile: Compile) -> Any:
         f = compile(lambda x, w: (x @ w).tanh().sum())
-        told = []
+        told: list[Any] = []
         for create in (False, True, False, True):
             x, w = leaf(3, 4), leaf(4, 2)
             grads = grad(f(x, w), (x, w), create_graph=create)
             told += [g.requires_grad for g in grads] + values(grads)
             if create:
-                told += values(grad(sum(g.pow(2).sum() for g in grads), (x, w)))
+                told += values(grad(summed(g.pow(2).sum() for g in grads), (x, w)))
         return told
 
     same(scenario, **CLOSE)
@@ -288,10 +295,10 @@ def test_several_outputs() -> None:
         for which in ((0,), (1,), (0, 1), (0, 1, 2)):
             x, y = leaf(3), leaf(3)
             outs = compile(f)(x, y)
-            value = sum(outs[i].pow(2).sum() for i in which)
+            value = summed(outs[i].pow(2).sum() for i in which)
             grads = grad(value, (x, y), create_graph=True, allow_unused=True)
             seen = [g for g in grads if g is not None and g.requires_grad]
-            total = sum(g.pow(2).sum() for g in seen)
+            total = summed(g.pow(2).sum() for g in seen)
             second = grad(total, (x, y), allow_unused=True)
             zeros = [torch.zeros(3) if g is None else g for g in (*grads, *second)]
             told.append(values(zeros))
@@ -324,7 +331,7 @@ def test_between_eager_ops() -> None:
         middle = compile(lambda h, x: h.tanh() * x.exp())
         out = middle((w * x).sin(), x.pow(2)).pow(2).sum()
         first = grad(out, (w, x), create_graph=True)
-        return values(first), values(grad(sum(g.pow(2).sum() for g in first), (w, x)))
+        return values(first), values(grad(summed(g.pow(2).sum() for g in first), (w, x)))
 
     same(scenario, **CLOSE)
 
@@ -334,7 +341,7 @@ def test_two_compiled_functions_in_a_chain() -> None:
         f, g = compile(lambda x: x.pow(3).sin()), compile(lambda h, w: (h * w).exp())
         x, w = leaf(4), leaf(4)
         first = grad(g(f(x) * 2, w).sum(), (x, w), create_graph=True)
-        return values(first), values(grad(sum(t.pow(2).sum() for t in first), (x, w)))
+        return values(first), values(grad(summed(t.pow(2).sum() for t in first), (x, w)))
 
     same(scenario, **CLOSE)
 
@@ -344,7 +351,7 @@ def test_one_compiled_function_applied_twice() -> None:
         f = compile(lambda x, w: (x @ w).tanh())
         x, w = leaf(3, 4), leaf(4, 4)
         first = grad(f(f(x, w), w).sum(), (x, w), create_graph=True)
-        return values(first), values(grad(sum(t.pow(2).sum() for t in first), (x, w)))
+        return values(first), values(grad(summed(t.pow(2).sum() for t in first), (x, w)))
 
     same(scenario, **CLOSE)
 
@@ -428,7 +435,8 @@ def test_gradient_penalty_in_convolutions_with_batch_norm() -> None:
         x = leaf(3, 3, 6, 6)
         (slope,) = grad(call(x).sum(), x, create_graph=True)
         slope.flatten(1).norm(dim=1).pow(2).mean().backward()
-        # What no second derivative depends on has no gradient in eager and may have a zero one in ours.
+        # What no second derivative depends on has no gradient in eager and may have a zero one in
+        # ours.
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in critic.parameters()]
         return gradients, x.grad, list(critic.buffers())
 
@@ -460,7 +468,7 @@ def test_hessian_vector_product() -> None:
         vectors = [torch.randn_like(p) for p in params]
         told = []
         for _ in range(3):
-            product = sum((g * v).sum() for g, v in zip(grads, vectors, strict=True))
+            product = summed((g * v).sum() for g, v in zip(grads, vectors, strict=True))
             vectors = list(grad(product, params, retain_graph=True))
             told += values(vectors)
         return told
@@ -497,10 +505,10 @@ def test_maml_with_fast_weights(steps: int) -> None:
             return functional_call(net, weights, (x,))  # type: ignore[no-any-return]
 
         call = compile(forward)
-        told = []
+        told: list[torch.Tensor | None] = []
         for _ in range(2):
             x, y = torch.randn(8, 5), torch.randn(8, 1)
-            fast = dict(net.named_parameters())
+            fast: dict[str, torch.Tensor] = dict(net.named_parameters())
             for _ in range(steps):
                 loss = F.mse_loss(call(fast, x), y)
                 grads = grad(loss, list(fast.values()), create_graph=True)
@@ -604,7 +612,7 @@ def test_custom_formula(name: str) -> None:
 
 
 class Squared(Function):
-    """No derivative at all: what a gradient's parts give does not add up to what their sum gives."""
+    """No derivative at all: what a gradient's parts give does not add up to what the sum gives."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -627,13 +635,14 @@ class Clamped(Function):
 
 @pytest.mark.parametrize("function", [Squared, Clamped], ids=lambda f: f.__name__)
 def test_formula_that_is_not_linear_raises(function: type[Function]) -> None:
-    """Eager adds all gradients of a value before it calls the formula; we could not promise that."""
+    """Eager adds all gradients of a value before it calls the formula; we cannot promise that."""
     f = compiled(lambda x: function.apply(x.sin()) * x)
     x = leaf(3)
     (first,) = grad(f(x).sum(), x)  # first order it is called once, as in eager
     (wanted,) = grad((function.apply(x.sin()) * x).sum(), x)
     torch.testing.assert_close(first, wanted)
-    with pytest.raises(RuntimeError, match=r"double backward.*not linear[\s\S]*test_double_backward"):
+    told = r"double backward.*not linear[\s\S]*test_double_backward"
+    with pytest.raises(RuntimeError, match=told):
         grad(f(x).sum(), x, create_graph=True)
 
 
@@ -739,9 +748,7 @@ def test_mutated_buffer_counts_at_its_old_value() -> None:
 
         call = compile(f)
         x, state = leaf(4), torch.ones(4)
-        told = []
-        for _ in range(2):
-            told.append(derivatives(call(x, state), [x]))
+        told = [derivatives(call(x, state), [x]) for _ in range(2)]
         return told, state
 
     same(scenario, **CLOSE)

@@ -1,8 +1,9 @@
 """Value numbering: which nodes of two traces of one program compute the same value.
 
-Two nodes get the same number when they apply the same operation to values of the same numbers. Inputs are
-numbered by position, sizes by their symbolic expression, constants by what they hold, and draws of random
-numbers by their place in the order of the program. Operations that only rename a value keep its number.
+Two nodes get the same number when they apply the same operation to values of the same numbers.
+Inputs are numbered by position, sizes by their symbolic expression, constants by what they hold,
+and draws of random numbers by their place in the order of the program. Operations that only rename
+a value keep its number.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Numbering:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def graph(self, graph: fx.Graph, tokens: int = 0) -> dict[fx.Node, int]:
-        """Number every node of a graph whose placeholders are `tokens` and then the program's inputs."""
+        """Number every node of a graph whose placeholders are `tokens` and then the program's
+        inputs.
+        """
         placeholders = graph.find_nodes(op="placeholder")
         given = {
             node: self.of("input", position)
@@ -126,14 +129,15 @@ def geometry(node: fx.Node) -> object:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return type(value)
-    plain = lambda sizes: tuple(str(s) for s in sizes)  # noqa: E731
-    strides = plain(value.stride()) if value.layout == torch.strided else ()
-    return plain(value.shape), strides, value.dtype, value.device, value.layout
+    strides = value.stride() if value.layout == torch.strided else ()
+    shape = [str(size) for size in value.shape]
+    return shape, [str(s) for s in strides], value.dtype, value.device, value.layout
 
 
 def attribute(node: fx.Node) -> Any:
     """What a `get_attr` node reads."""
-    assert node.graph.owning_module is not None and isinstance(node.target, str)
+    assert node.graph.owning_module is not None
+    assert isinstance(node.target, str)
     return operator.attrgetter(node.target)(node.graph.owning_module)
 
 

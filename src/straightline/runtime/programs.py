@@ -19,8 +19,8 @@ from straightline.torch_private.tracing import never_trace
 
 @dataclass(frozen=True)
 class Generated:
-    """One generated file. `names` are the objects it uses, by their names in it; `sources` says how to
-    get at those that have no name of their own.
+    """One generated file. `names` are the objects it uses, by their names in it; `sources` says how
+    to get at those that have no name of their own.
     """
 
     direction: str
@@ -70,7 +70,9 @@ def _generate(
 def _writer(contract: Contract, direction: str, compile_id: str) -> Writer:
     writer = Writer()
     writer.line(f"# straightline | {direction} | {contract.name} | compile {compile_id}")
-    for item in (*contract.arguments, *contract.inputs):
+    for argument in contract.arguments:
+        writer.reserve(argument.name)
+    for item in contract.inputs:
         writer.reserve(item.name)
     return writer
 
@@ -115,9 +117,9 @@ Derive: TypeAlias = Callable[[], Derived]
 class Seams:
     """What a program with a backward needs from outside.
 
-    `function_class(name, body)` makes the class of the first order's autograd function, `higher_class`
-    that of the others; `later(compile)` runs a compilation that was put off to the first call, under the
-    state that forward was compiled in.
+    `function_class(name, body)` makes the class of the first order's autograd function,
+    `higher_class` that of the others; `later(compile)` runs a compilation that was put off to the
+    first call, under the state that forward was compiled in.
     """
 
     function_class: Callable[[str, dict[str, object]], Any]
@@ -126,7 +128,8 @@ class Seams:
 
 
 class Lazy:
-    """A function of a node and its gradients, compiled at its first call, by whichever thread comes first.
+    """A function of a node and its gradients, compiled at its first call, by whichever thread comes
+    first.
 
     `settle` is told the function, so that the next call finds it without coming here.
     """
