@@ -36,9 +36,8 @@ def compile_graph(
         simplify.drop_detach(traced.forward, written.first_saved)
         if traced.backward is not None:
             simplify.drop_detach(traced.backward, len(returns.output_values(traced.backward)))
-        protect.copy_saved_inputs(
-            traced.forward, written.inputs, written.first_saved, written.tokens
-        )
+        more = protect.copy_saved_inputs(traced.forward, traced.backward, written)
+        translate.saved_more(traced, written, more)
         contract = translate.contract(
             traced,
             name,

@@ -847,6 +847,18 @@ def input_mutated_in_forward_and_backward(x: Tensor, counter: Tensor) -> Tensor:
     return CountsBackward.apply(x, counter) * 2
 
 
+@in_backward(lambda n: (leaf(1), plain(1)))
+def input_read_by_backward_and_mutated_by_both(x: Tensor, counter: Tensor) -> Tensor:
+    out = x * counter.clone()
+    counter.mul_(2)
+    return CountsBackward.apply(out, counter) * 2
+
+
+@in_backward(lambda n: (leaf(1), plain(1)))
+def input_read_and_mutated_by_backward(x: Tensor, counter: Tensor) -> Tensor:
+    return CountsBackward.apply(x * counter.clone(), counter) * 2
+
+
 # --- all of them ------------------------------------------------------------------------------
 
 ALL = [*values, *leaves, *hidden, *storage, *shared, *in_backward]

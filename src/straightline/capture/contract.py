@@ -349,7 +349,11 @@ class FirstCall:
 
 @dataclass(frozen=True)
 class Contract:
-    """Every duty of one compiled program, see the module's text for the numberings."""
+    """Every duty of one compiled program, see the module's text for the numberings.
+
+    `version_stays`: arguments that are written to though eager leaves their version; `version_moves`:
+    those whose version eager moves though nothing is written to them.
+    """
 
     name: str
     kind: Literal["inference", "training"]
@@ -363,6 +367,8 @@ class Contract:
     bases: tuple[SharedBase, ...] = ()
     duplicates: tuple[Duplicate, ...] = ()
     restrided: tuple[int, ...] = ()
+    version_stays: tuple[int, ...] = ()
+    version_moves: tuple[int, ...] = ()
     saved: Saved = Saved()
     handles: Handles = Handles()
     derivation: Derivation | None = None

@@ -7,32 +7,36 @@ what arrives here has a gradient in eager, taken at the old value.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import fx
 
 from straightline.torch_private import operations
+from straightline.torch_private.translate import Written
 
 
 def copy_saved_inputs(
-    forward: fx.GraphModule, mutated: Collection[int], first_saved: int, tokens: int
-) -> tuple[str, ...]:
-    """Save copies of what looks at inputs number `mutated`; returns the names of the values copied.
+    forward: fx.GraphModule, backward: fx.GraphModule | None, where: Written
+) -> int:
+    """Save copies of what looks at written inputs, those included that a graph itself writes to.
 
-    `first_saved` is where the saved values begin among the graph's outputs, `tokens` how many
-    placeholders come ahead of input 0.
+    An input that backward writes to has to be saved as it is; where backward reads it as well, its
+    copy is one more saved value. Returns how many there are; they come last among the checked ones.
     """
     graph = forward.graph
     placeholders = graph.find_nodes(op="placeholder")
-    targets = {placeholders[tokens + i] for i in mutated} | _written_in_graph(graph)
+    targets = {placeholders[where.tokens + i] for i in where.inputs} | _written_in_graph(graph)
     if not targets:
-        return ()
+        return 0
     (output,) = graph.find_nodes(op="output")
     values = list(output.args[0])
+    received = backward.graph.find_nodes(op="placeholder")[where.numbers :] if backward else []
+    written = _written_in_graph(backward.graph) if backward else set()
     copies: dict[fx.Node, fx.Node] = {}
+    both: list[tuple[fx.Node, fx.Node]] = []
     for position, value in enumerate(values):
-        if position < first_saved or not isinstance(value, fx.Node):
+        if position < where.first_saved or not isinstance(value, fx.Node):
             continue
         if _root(value) not in targets or not isinstance(value.meta.get("val"), torch.Tensor):
             continue
@@ -41,23 +45,48 @@ def copy_saved_inputs(
                 copy = graph.call_function(torch.ops.aten.clone.default, (value,))
             copy.meta = {**value.meta, "old_value_of": value.name}
             copies[value] = copy
-        values[position] = copies[value]
-    if copies:
-        output.args = (tuple(values),)
-        forward.recompile()
-    return tuple(node.name for node in copies)
+        there = received[position - where.first_saved]
+        if there in written:
+            both.append((copies[value], there))
+        else:
+            values[position] = copies[value]
+    added = 0
+    if backward is not None:
+        for copy, there in both:
+            if _receive(backward.graph, there, received[where.checked - 1]):
+                values.insert(where.first_saved + where.checked, copy)
+                added += 1
+        backward.recompile()
+    output.args = (tuple(values),)
+    forward.recompile()
+    return added
+
+
+def _receive(graph: fx.Graph, input_: fx.Node, last: fx.Node) -> bool:
+    """Let what reads `input_` read a new placeholder, which follows `last`, if anything does."""
+    readers = [
+        user
+        for user in input_.users
+        if user.op != "output" and input_ not in operations.written_nodes(user)
+    ]
+    if not readers:
+        return False
+    with graph.inserting_after(last):
+        old = graph.placeholder(f"{input_.name}_old")
+    old.meta = dict(input_.meta)
+    for user in readers:
+        user.replace_input_with(input_, old)
+    return True
 
 
 def _written_in_graph(graph: fx.Graph) -> set[fx.Node]:
     """Placeholders that an operation of the graph writes to."""
     found = set()
     for node in graph.nodes:
-        written = operations.written_arguments(node.target)
-        for position, argument in enumerate(node.args):
-            if position in written and isinstance(argument, fx.Node):
-                root = _root(argument)
-                if root.op == "placeholder":
-                    found.add(root)
+        for argument in operations.written_nodes(node):
+            root = _root(argument)
+            if root.op == "placeholder":
+                found.add(root)
     return found
 
 

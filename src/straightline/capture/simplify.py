@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx
 
+from straightline.torch_private import operations
+
 
 def drop_detach(gm: fx.GraphModule, returned: int) -> None:
     """Let users of a `detach` use its argument: no gradient is recorded where the graph runs.
 
-    Kept where a `detach` itself is among the first `returned` outputs, which the caller may tell
-    apart from its base.
+    Kept where one of the first `returned` outputs is a `detach` or looks at one: the caller may
+    tell it apart from the base.
     """
     (output,) = gm.graph.find_nodes(op="output")
-    visible = {r for r in output.args[0][:returned] if isinstance(r, fx.Node)}
+    visible = _looked_at(r for r in output.args[0][:returned] if isinstance(r, fx.Node))
     for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         if node not in visible:
             node.replace_all_uses_with(node.args[0])
             gm.graph.erase_node(node)
     gm.recompile()
+
+
+def _looked_at(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The given nodes and what they are views of."""
+    found: set[fx.Node] = set()
+    for node in nodes:
+        while node not in found:
+            found.add(node)
+            if node.op == "call_function" and operations.is_view(node.target):
+                node = node.all_input_nodes[0]
+    return found
 
 
 def resize_inputs(gm: fx.GraphModule) -> None:

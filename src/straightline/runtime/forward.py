@@ -20,6 +20,7 @@ from straightline.runtime.steps import (
     modes,
     rng,
     saved,
+    versions,
 )
 from straightline.runtime.writer import Writer, tuple_of
 
@@ -63,6 +64,7 @@ def emit_outer(
         firstcall.emit_check(writer, contract, function)
         modes.emit_prologue_range(writer, contract)
         arguments.emit(writer, contract)
+        before = versions.emit_before(writer, contract)
         names = _outer_names(writer, contract, inner)
         unpacked = list(names.values())
         passed = [f"{i.name}.detach()" if i.detached else i.name for i in contract.inputs]
@@ -81,7 +83,7 @@ def emit_outer(
         for number in range(contract.returns):
             value = names.get(number, "None")
             values.append(f"{value}[0]" if number in names and _boxed(contract, number) else value)
-        inference.emit_epilogue(writer, contract, _bound(writer, contract, values))
+        inference.emit_epilogue(writer, contract, _bound(writer, contract, values), before)
 
 
 def _outer_names(writer: Writer, contract: Contract, inner: dict[int, str]) -> dict[int, str]:
@@ -166,6 +168,10 @@ def _results(writer: Writer, contract: Contract, values: Sequence[str]) -> dict[
             name = writer.name(_value_name(contract, number))
             writer.line(f"{name} = {unsafe}({value}, {value}.shape)")
             value = name
+        results[number] = value
+    return results
+
+
 def _hides_view(contract: Contract, number: int) -> bool:
     """The graph makes the value as a view; were it seen as one, it could not be written to."""
     output = _output(contract, number)
@@ -173,10 +179,6 @@ def _hides_view(contract: Contract, number: int) -> bool:
         return output.origin is From.UNSAFE_VIEW
     base = number - len(contract.mutations) - len(contract.outputs)
     return base in contract.base_views
-
-
-        results[number] = value
-    return results
 
 
 def _mark(writer: Writer, contract: Contract, results: dict[int, str]) -> None:

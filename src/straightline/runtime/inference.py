@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 from torch import fx
 
@@ -16,6 +17,7 @@ from straightline.runtime.steps import (
     modes,
     mutations,
     rng,
+    versions,
 )
 from straightline.runtime.writer import Writer, tuple_of
 
@@ -27,6 +29,7 @@ def emit(writer: Writer, contract: Contract, graph: fx.GraphModule, function: st
         firstcall.emit_check(writer, contract, function)
         modes.emit_prologue_range(writer, contract)
         arguments.emit(writer, contract)
+        before = versions.emit_before(writer, contract)
         shielded = contract.modes.grad_enabled and any(i.requires_grad for i in contract.inputs)
         with contextlib.ExitStack() as stack:
             stack.enter_context(
@@ -46,15 +49,18 @@ def emit(writer: Writer, contract: Contract, graph: fx.GraphModule, function: st
             flat = flat[contract.forward_tokens :]
             values = flow.wrapped(writer, contract, flat, needed)
             rng.emit_offset(writer, contract, flat)
-        emit_epilogue(writer, contract, values)
+        emit_epilogue(writer, contract, values, before)
 
 
-def emit_epilogue(writer: Writer, contract: Contract, values: list[str]) -> None:
+def emit_epilogue(
+    writer: Writer, contract: Contract, values: list[str], before: Mapping[int, str]
+) -> None:
     """Mutations, aliases and the return, outside the graph's own modes."""
     count = len(contract.mutations)
     outputs = len(contract.outputs) - len(contract.restrided)
     mutations.emit(writer, contract, values[:count])
     arguments.emit_version_bumps(writer, contract)
+    versions.emit_after(writer, contract, before)
     results = aliases.emit(writer, contract, values[count:])
     mutations.emit_restrided(writer, contract, results[outputs:])
     modes.emit_grad_after(writer, contract)

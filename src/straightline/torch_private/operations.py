@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
 def is_operator(target: object) -> TypeGuard[Any]:
@@ -34,6 +35,30 @@ def written_arguments(target: object) -> tuple[int | str, ...]:
         if argument.alias_info is not None and argument.alias_info.is_write
         for key in (position, argument.name)
     )
+
+
+def written_types(target: object) -> list[str]:
+    """Types of the arguments that an operation, or any of its overloads, writes to."""
+    if isinstance(target, OpOverloadPacket):
+        overloads = [getattr(target, name) for name in target.overloads()]
+    else:
+        overloads = [target] if isinstance(target, OpOverload) else []
+    return [
+        str(argument.real_type)
+        for overload in overloads
+        for argument in overload._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+
+
+def written_nodes(node: fx.Node) -> list[fx.Node]:
+    """Values that a graph's operation writes to."""
+    positions = written_arguments(node.target)
+    return [
+        argument
+        for position, argument in enumerate(node.args)
+        if position in positions and isinstance(argument, fx.Node)
+    ]
 
 
 def is_view(target: object) -> bool | None:

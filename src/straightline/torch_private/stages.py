@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,8 @@ from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_s
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext, TracingContext
 
+from straightline.torch_private import operations
+
 JointPass = Callable[[fx.GraphModule], None]
 
 
@@ -43,7 +46,8 @@ class Stages:
     """What torch's stages leave behind, in torch's own terms. Read by `translate` and then dropped.
 
     `inputs` are fake. `original_info` describes the caller's arguments, before duplicates were
-    dropped and aliased arguments merged; `meta` what the graph takes after that.
+    dropped and aliased arguments merged; `meta` what the graph takes after that. `moved` says of
+    each of the caller's arguments that is a tensor whether the function moves its version.
     """
 
     forward: fx.GraphModule
@@ -53,10 +57,12 @@ class Stages:
     inputs: list[Any]
     original_inputs: list[Any]
     original_info: list[InputAliasInfo]
+    moved: list[bool | None]
     lifted: list[torch.Tensor]
     detach: frozenset[int]
     dedupe: AOTDedupeWrapper
     synthetic: AOTSyntheticBaseWrapper
+    grad_enabled: bool
     autocast: bool
     hooks_inlined: bool
     aot_id: int
@@ -80,7 +86,10 @@ def trace(
     here, as it would load Inductor's pattern matcher.
     """
     hooks = top_saved_tensors_hooks()
+    # A program that ends in another grad mode leaves it switched when it is traced.
+    grad_enabled = torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_grad_enabled, grad_enabled)
         stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
         (
             flat_fn,
@@ -99,10 +108,22 @@ def trace(
             gm, list(example_inputs), None, None, True, False, flatten=False
         )
         stack.enter_context(compiled_autograd._disable())
+        moved: list[bool | None] = []
         state = create_aot_state(
-            stack, flat_fn, fake_inputs, descriptions, aot_config, fake_mode, shape_env
+            stack,
+            _watched(flat_fn, moved),
+            fake_inputs,
+            descriptions,
+            aot_config,
+            fake_mode,
+            shape_env,
         )
         state.fw_metadata.act_input_indices = waits
+        for position in _assigned(gm, len(lifted), state.fw_metadata.input_info):
+            moved[position] = True
+        if _writes_lists(gm):
+            # Tracing tensors in lists do not count.
+            moved[:] = [m or None for m in moved]
         original_inputs, original_info = list(state.flat_args), state.fw_metadata.input_info
         captured = aot_stage1_graph_capture(state, flat_fn)
         dedupe, synthetic = captured.wrappers
@@ -118,9 +139,11 @@ def trace(
             "inputs": list(state.flat_args),
             "original_inputs": original_inputs,
             "original_info": original_info,
+            "moved": moved,
             "lifted": list(lifted),
             "dedupe": dedupe,
             "synthetic": synthetic,
+            "grad_enabled": grad_enabled,
             "autocast": _is_any_autocast_enabled(),
             "hooks_inlined": not compiled_autograd.in_compiled_autograd_region
             and saved_tensors_hooks_are_inlineable(hooks),
@@ -151,3 +174,56 @@ def trace(
             # Dynamo's pass for data-parallel training keeps one of these for each split.
             tracing.fw_metadata = stages.inner_meta
         yield stages
+
+
+def _watched(function: Callable[..., Any], moved: list[bool | None]) -> Callable[..., Any]:
+    """`function`, which notes at its last call which of its arguments' versions it moved.
+
+    Torch's record of mutations does not tell `x.mul_()` from `x.data.mul_()`, and neither from what
+    batch normalisation does to its buffers. The tensors that it traces with do.
+    """
+
+    @functools.wraps(function)
+    def watched(*arguments: Any) -> Any:
+        before = [_version(a) for a in arguments]
+        results = function(*arguments)
+        moved[:] = [
+            None if version is None else _version(a) != version
+            for a, version in zip(arguments, before, strict=True)
+        ]
+        return results
+
+    return watched
+
+
+def _assigned(gm: Any, lifted: int, info: Sequence[InputAliasInfo]) -> Iterator[int]:
+    """Arguments whose version moves with their storage: by `x.set_()`, and not by `x.data = y`.
+
+    Tracing tensors do not count either; Dynamo takes the second's count back.
+    """
+    taken_back = set()
+    if isinstance(gm, fx.GraphModule):
+        for node in gm.graph.nodes:
+            if getattr(node.target, "__name__", None) == "_lower_version_count_by_1":
+                taken_back.update(node.args[0].all_input_nodes[:1])
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        taken_back = {lifted + placeholders.index(n) for n in taken_back if n in placeholders}
+    for position, about in enumerate(info):
+        if about.mutates_storage_metadata and position not in taken_back:
+            yield position
+
+
+def _writes_lists(gm: Any) -> bool:
+    """Whether some operation writes to the tensors of a list."""
+    for module in gm.modules():
+        for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
+            name = getattr(node.target, "__name__", "")
+            if name.startswith(("_foreach_", "_fused_")) and name.endswith("_"):
+                return True
+            if any(a.startswith("List") for a in operations.written_types(node.target)):
+                return True
+    return False
+
+
+def _version(value: Any) -> int | None:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None

@@ -16,6 +16,7 @@ from torch._C._autograd import (
     _saved_tensors_hooks_disable,
     _saved_tensors_hooks_enable,
     _saved_tensors_hooks_get_disabled_error_message,
+    _unsafe_set_version_counter,
 )
 from torch._C._functorch import peek_interpreter_stack
 from torch._C._profiler import _RecordFunctionFast
@@ -28,6 +29,7 @@ set_view_replay_enabled = _set_view_replay_enabled
 disable_saved_hooks = _saved_tensors_hooks_disable
 enable_saved_hooks = _saved_tensors_hooks_enable
 saved_hooks_disabled_message = _saved_tensors_hooks_get_disabled_error_message
+set_version = _unsafe_set_version_counter
 functorch_stack = peek_interpreter_stack
 graph_is_kept = _get_current_graph_task_keep_graph
 are_deterministic = torch.are_deterministic_algorithms_enabled

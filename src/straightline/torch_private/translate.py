@@ -54,7 +54,7 @@ from straightline.capture.contract import (
     ViewStep,
     places,
 )
-from straightline.torch_private import returns, symbols, views
+from straightline.torch_private import returns, symbols, versions, views
 from straightline.torch_private.stages import Stages
 
 _ORIGIN: Mapping[OutputType, From] = {
@@ -123,6 +123,7 @@ def contract(
     """
     meta = stages.meta
     inputs, bases = _inputs(stages, [n for n, _ in arguments])
+    duplicates = _duplicates(stages)
     bound = symbols.bindings((i.name, v) for i, v in zip(inputs, stages.inputs, strict=True))
     render = functools.partial(symbols.render, bound=bound)
     training = stages.backward is not None
@@ -130,6 +131,7 @@ def contract(
     hidden = returns.hidden_views(stages) if training else frozenset()
     outputs, restrided = _outputs(stages, render, hidden)
     mutations = _mutations(stages)
+    stays, moves = versions.stay_and_move(stages, inputs, mutations, duplicates)
     first_base = len(mutations) + len(meta.output_info)
     base_layouts = return_layouts(meta)[first_base:]
     return Contract(
@@ -144,8 +146,10 @@ def contract(
         base_layouts=base_layouts,
         bases=bases,
         base_views=tuple(i for i in range(len(base_layouts)) if first_base + i in hidden),
-        duplicates=_duplicates(stages),
+        duplicates=duplicates,
         restrided=restrided,
+        version_stays=stays,
+        version_moves=moves,
         saved=_saved(stages, inputs) if training else Saved(),
         handles=_handles(stages, inputs, mutations, keep_inputs) if training else Handles(),
         tangents=tangents(meta) if training else (),
@@ -342,7 +346,7 @@ def _output(info: OutputAliasInfo, where: Layout) -> Output:
 def _modes(stages: Stages) -> Modes:
     meta = stages.meta
     return Modes(
-        grad_enabled=torch.is_grad_enabled(),
+        grad_enabled=stages.grad_enabled,
         autocast=stages.autocast,
         grad_after=meta.grad_enabled_mutation,
         deterministic=meta.deterministic if stages.backward is not None else None,
@@ -416,10 +420,17 @@ def _never_views(
 
 @dataclass(frozen=True)
 class Written:
-    """Graph inputs written to after the graph ran, where its saved values begin, how many tokens lead."""
+    """Graph inputs written to after the graph ran, and places of things in the graphs.
+
+    `first_saved`: where the saved values begin among the forward's outputs; `checked`: how many
+    checked tensors lead them; `numbers`: how many numbers stand ahead of them among the backward's
+    inputs; `tokens`: how many placeholders come ahead of the forward's input 0.
+    """
 
     inputs: frozenset[int]
     first_saved: int
+    checked: int
+    numbers: int
     tokens: int
 
 
@@ -437,8 +448,20 @@ def written_inputs(stages: Stages) -> Written:
         if stages.meta.input_info[index].mutates_data
         for place in range(starts[index], starts[index + 1])
     }
-    tokens = len(stages.meta.tokens)
-    return Written(frozenset(written), stages.inner_meta.num_forward + tokens, tokens)
+    meta, tokens = stages.meta, len(stages.meta.tokens)
+    first = stages.inner_meta.num_forward + tokens
+    numbers = meta.num_symints_saved_for_bw or 0
+    unchecked = meta.num_tensors_saved_with_no_vc_check or 0
+    rest = unchecked + (meta.num_opaque_objects_saved_for_bw or 0) + numbers
+    checked = len(returns.output_values(stages.forward)) - first - rest
+    return Written(frozenset(written), first, checked, numbers, tokens)
+
+
+def saved_more(stages: Stages, written: Written, count: int) -> None:
+    """Keep torch's record of saved tensors true: `count` more come last among the checked ones."""
+    dims = stages.meta.dynamic_saved_tensors_idxs
+    moved = {i + count if i >= written.checked else i: d for i, d in dims.items()}
+    stages.meta.dynamic_saved_tensors_idxs = moved
 
 
 def tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:

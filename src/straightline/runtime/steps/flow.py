@@ -83,5 +83,6 @@ def kept_inputs(contract: Contract) -> frozenset[str]:
         if o.base is not None and o.origin in (From.INPUT, From.VIEW_OF_INPUT)
     }
     kept |= {contract.arguments[a].name for a in contract.restrided}
+    kept |= {contract.arguments[a].name for a in contract.version_stays}
     kept |= {contract.arguments[m].name for b in contract.bases for m in b.mutated}
     return frozenset(kept)
