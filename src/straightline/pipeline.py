@@ -19,7 +19,15 @@ from straightline.capture.contract import Contract
 from straightline.config import Config
 from straightline.report import dump, trace
 from straightline.runtime import programs
-from straightline.torch_private import autograd, derived, dynamo, returns, stages, translate
+from straightline.torch_private import (
+    autograd,
+    derived,
+    dynamo,
+    owners,
+    returns,
+    stages,
+    translate,
+)
 from straightline.torch_private.function_class import higher_class
 from straightline.torch_private.stages import Stages
 
@@ -54,7 +62,7 @@ def compile_graph(
         else:
             program = _training(gm, contract, traced, compile_id, observe, lifted)
     dynamo.count_compilation()
-    return program.call
+    return owners.register(program.call)
 
 
 def _training(
@@ -106,12 +114,12 @@ def _derive(
             lower,
             found.order,
             found.forward,
+            found.backward,
             found.meta,
             found.subclass,
             given=[(place.kind, place.index) for place in found.places],
             gradients=found.gradients,
             differentiable=found.differentiable,
-            influence=found.influence,
             live=found.live,
         )
         above = _derive(origin, contract, lambda: found.kept)

@@ -466,3 +466,35 @@ def test_hook_gives_another_layout() -> None:
         return x.grad
 
     same(scenario)
+
+
+# What does without a gradient
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("subclass", [False, True])
+def test_what_no_used_output_depends_on_has_no_gradient(used: Any, subclass: bool) -> None:
+    """None, not zeros, as in eager: an optimiser leaves such a parameter alone."""
+
+    def make() -> torch.Tensor:
+        t = torch.randn(3)
+        return (TwoTensor(t, t + 1) if subclass else t).requires_grad_()
+
+    def scenario(compile: Compile) -> Any:
+        x, y, z = make(), make(), make()
+        outs = compile(lambda x, y, z: (x.sin() * 2, y.exp() + x, z * 3))(x, y, z)
+        sum(outs[i].sum() for i in used).backward()
+        return [t.grad is None for t in (x, y, z)], [t.grad for t in (x, y, z)]
+
+    same(scenario)
+
+
+def test_no_trace_of_missing_gradients_where_one_always_arrives() -> None:
+    call = compiled(lambda x, y: (x * y).sin())
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    call(x, y).sum().backward()
+    import straightline
+
+    text = straightline.source(call)
+    assert "materialize" not in text
+    assert " is None:" not in text.split("| backward |")[1].split("saved_tensors")[1]

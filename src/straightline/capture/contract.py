@@ -247,6 +247,28 @@ class Tangent:
 
 
 @dataclass(frozen=True)
+class Zero:
+    """A tensor of zeros. A `str` in its size is an expression over `size`, the result's sizes."""
+
+    size: tuple[int | str, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Gradients may be left out: what stands for them, and what does without them.
+
+    `zeros[k]` are the flat parts of tangent k's zero where it is a subclass (members, then sizes known at
+    run time only); the node itself knows what a plain one is like. `needed[i]` lists the tangents that gradient i depends on: where all of them are left
+    out, it is left out too.
+    """
+
+    zeros: tuple[tuple[Zero | str, ...], ...]
+    needed: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class Saved:
     """The values kept for backward, in the order in which the forward graph returns them.
 
@@ -364,6 +386,7 @@ class Contract:
     outputs: tuple[Output, ...] = ()
     intermediate_bases: int = 0
     base_layouts: tuple[Layout, ...] = ()
+    base_views: tuple[int, ...] = ()
     bases: tuple[SharedBase, ...] = ()
     duplicates: tuple[Duplicate, ...] = ()
     restrided: tuple[int, ...] = ()
@@ -373,6 +396,7 @@ class Contract:
     handles: Handles = Handles()
     derivation: Derivation | None = None
     tangents: tuple[Tangent, ...] = ()
+    missing: Missing | None = None
     gradients: tuple[Layout, ...] = ()
     rng: Rng = Rng()
     backward_state: int | None = None
@@ -388,7 +412,6 @@ class Contract:
     def returns(self) -> int:
         """How many values the forward graph returns ahead of the saved ones, subclasses not yet taken apart."""
         return len(self.mutations) + len(self.outputs) + self.intermediate_bases
-    base_views: tuple[int, ...] = ()
 
     def return_layouts(self) -> tuple[Layout, ...]:
         """Layout of each of `returns` values."""

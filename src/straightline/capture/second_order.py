@@ -92,7 +92,6 @@ class SecondOrder:
     `gradients[i]`: whether (outer) input i of the lower program has a gradient.
     `live`: flat inputs of the lower program whose value is read though its forward did not keep it, each
     with the error to raise if there is no live leaf to read it from.
-    `influence[k]`: which of the (outer) inputs, then tangents, of the lower program gradient k depends on.
     """
 
     order: int
@@ -102,7 +101,6 @@ class SecondOrder:
     gradients: tuple[bool, ...]
     differentiable: tuple[bool, ...]
     live: Mapping[int, DoubleBackwardError]
-    influence: tuple[frozenset[int], ...]
     kept: Kept
     meta: Any
     subclass: Any
@@ -179,7 +177,6 @@ def second_order(
             gradients=trace.kept,
             differentiable=trace.differentiable,
             live=live,
-            influence=_influence(trace, backward, len(primals)),
             kept=Kept(
                 order,
                 kept.numbering,
@@ -412,29 +409,6 @@ def _lost_input(
     if (mutated or not requires_grad) and not kept.inputs:
         raise error
     return error
-
-
-def _influence(
-    trace: Derived, backward: fx.GraphModule | None, flat: int
-) -> tuple[frozenset[int], ...]:
-    """For each gradient, the lower program's inputs and tangents that its cotangent flows to."""
-    reached: list[frozenset[int]] = []
-    if backward is None:
-        return (frozenset(),) * trace.results
-    owners = [trace.owner(i) for i in range(flat)]
-    cotangents = iter(trace.cotangent_places())
-    given = _placeholders(backward.graph)[1]
-    for differentiable in trace.differentiable:
-        wanted = next(cotangents) if differentiable else ()
-        tainted = {given[i] for i in wanted}
-        for node in backward.graph.nodes:
-            if tainted.intersection(node.all_input_nodes):
-                tainted.add(node)
-        results = outputs_of(backward.graph)
-        reached.append(
-            frozenset(owners[i] for i, v in enumerate(results[:flat]) if v in tainted)
-        )
-    return tuple(reached)
 
 
 def _lost(what: str, reader: fx.Node) -> DoubleBackwardError:

@@ -8,7 +8,7 @@ from torch import fx
 
 from straightline.capture.contract import Contract, places
 from straightline.capture.origins import identifier
-from straightline.runtime import body, forward, support
+from straightline.runtime import body, support
 from straightline.runtime.steps import modes, rng, saved, subclasses, tangents
 from straightline.runtime.writer import Writer, tuple_of
 from straightline.torch_private import switches
@@ -30,7 +30,6 @@ def emit(
     `second_order(ctx, grads)` is called instead when a graph of the gradients is wanted.
     """
     names = saved_names(writer, contract, kept)
-    positions = {number: i for i, number in enumerate(forward.returned(contract))}
     with writer.block(f"def {function}(ctx, grads, entered=False):"):
         if contract.backward_state is not None:
             # Compiled autograd traces the graph itself and never comes here.
@@ -40,9 +39,7 @@ def emit(
         emit_state(writer, contract, function, second_order)
         with writer.duty("backward_prologue"):
             received = [writer.name(t.name) for t in contract.tangents]
-            for tangent, name in zip(contract.tangents, received, strict=True):
-                writer.line(f"{name} = grads[{positions[tangent.position]}]")
-            writer.line("grads.clear()")
+            or_none = tangents.emit_received(writer, contract, received)
             saved.emit_load(writer, contract, names)
             flat_tangents = tangents.emit(writer, contract, compile_id, received)
         with modes.without_autocast(writer, contract):
@@ -62,8 +59,8 @@ def emit(
             rng.emit_backward_offset(writer, contract, flat)
             parts = iter(flat)
             gradients = [
-                subclasses.wrap_named(writer, layout, parts, "grad")
-                for layout in contract.gradients
+                or_none(number, subclasses.wrap_named(writer, layout, parts, "grad"))
+                for number, layout in enumerate(contract.gradients)
             ]
             if contract.derivation is not None:
                 gradients = ["None", *gradients]  # for the node of the lower program

@@ -33,12 +33,6 @@ class Inner:
     saved: tuple[str, ...]
 
 
-def returned(contract: Contract) -> tuple[int, ...]:
-    """Numbers of the values that pass through the autograd function, in order."""
-    needed = flow.needed_values(contract)
-    return tuple(n for n in range(contract.returns) if n in needed)
-
-
 def _output(contract: Contract, number: int) -> Output | None:
     position = number - len(contract.mutations)
     return contract.outputs[position] if 0 <= position < len(contract.outputs) else None
@@ -122,7 +116,7 @@ def emit_inner(
     rng_states: object,
 ) -> Inner:
     """The autograd function's forward: the graph, and what is kept for backward."""
-    needed = frozenset(returned(contract))
+    needed = frozenset(flow.returned(contract))
     taken = [i.name for i in contract.inputs]
     with writer.block(f"def {function}(ctx{''.join(f', {n}' for n in taken)}):"):
         if contract.backward_state is not None:
@@ -151,6 +145,8 @@ def emit_end(
         results = _results(writer, contract, values)
         saved.emit_save(writer, contract, kept)
         handles.emit(writer, contract)
+        if contract.missing is not None:
+            writer.line("ctx.materialize_grads = False")
         _mark(writer, contract, results)
         writer.line(f"return {tuple_of(results.values())}")
     return Inner(results, kept)
@@ -159,7 +155,7 @@ def emit_end(
 def _results(writer: Writer, contract: Contract, values: Sequence[str]) -> dict[int, str]:
     """What the autograd function returns, by value number."""
     results: dict[int, str] = {}
-    for number in returned(contract):
+    for number in flow.returned(contract):
         value = values[number]
         if _boxed(contract, number):
             value = f"({value},)"

@@ -32,16 +32,13 @@ def emit_entry(
     """
     derivation = _derivation(contract)
     count = len(derivation.gradients)
-    positions = {number: i for i, number in enumerate(forward.returned(lower))}
     with writer.block(f"def {function}(ctx, grads):"):
         passed = [
             handles.carrier(writer, lower, i) if item.requires_grad else "None"
             for i, item in enumerate(contract.inputs[:count])
         ]
         received = [writer.name(item.name) for item in contract.inputs[count:]]
-        for tangent, name in zip(lower.tangents, received, strict=True):
-            writer.line(f"{name} = grads[{positions[tangent.position]}]")
-        writer.line("grads.clear()")
+        or_none = tangents.emit_received(writer, lower, received)
         results = [
             writer.name(f"grad_{item.name}")
             for item, has_gradient in zip(contract.inputs, derivation.gradients, strict=False)
@@ -54,7 +51,10 @@ def emit_entry(
             if deciding is not None:
                 _emit_detach(writer, name, [received[t] for t in deciding])
         given = iter(results)
-        gradients = [next(given) if has else "None" for has in derivation.gradients]
+        gradients = [
+            or_none(number, next(given) if has else "None")
+            for number, has in enumerate(derivation.gradients)
+        ]
         leading = ["None"] if lower.derivation is not None else []
         writer.line(f"return {tuple_of([*leading, *gradients])}")
 

@@ -55,6 +55,8 @@ def function_class(
 
 
 def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:
+    # It asks before it collects gradients, and torch's prologue takes no gradient for left out.
+    ctx.materialize_grads = True
     return (ctx._autograd_function_id, *ctx.symints)
 
 

@@ -27,29 +27,31 @@ from straightline.capture.contract import (
     places,
 )
 from straightline.errors import DoubleBackwardError
-from straightline.torch_private import returns, translate
+from straightline.torch_private import missing, returns, translate
 
 
 def contract(
     lower: Contract,
     order: int,
     forward: fx.GraphModule,
+    backward: fx.GraphModule | None,
     meta: ViewAndMutationMeta,
     subclass: SubclassMeta | None,
     *,
     given: Sequence[tuple[str, int]],
     gradients: Sequence[bool],
     differentiable: Sequence[bool],
-    influence: Sequence[Collection[int]],
     live: Mapping[int, DoubleBackwardError],
 ) -> Contract:
     """The contract of the program of order `order` whose graphs torch's stages described by `meta`.
 
-    `given` are (kind, flat index) of what the graph takes, `influence` and `live` as in
-    `capture.second_order`. Raises the error of a live input that can be none.
+    `given` are (kind, flat index) of what the graph takes, `live` as in `capture.second_order`. Raises the error of a live input that can be none.
     """
     count = len(lower.inputs)
     layouts = translate.return_layouts(meta)
+    back = _gradients(subclass, count + len(lower.tangents))
+    described = translate.tangents(meta)
+    influence = _influence(described, backward, back, len(layouts))
     reached = frozenset(itertools.chain.from_iterable(influence))
     names = _names(lower)
     inputs = (
@@ -64,6 +66,7 @@ def contract(
             for name, tangent in zip(names[count:], lower.tangents, strict=True)
         ),
     )
+    tangents = tuple(_described(tangent, order, inputs, gradients) for tangent in described)
     passed = tuple(i for i, item in enumerate(inputs) if item.requires_grad)
     keep = bool(lower.handles.values)
     return Contract(
@@ -94,10 +97,9 @@ def contract(
             tuple(_by_tangent(each, inputs, count) for each in influence),
             _lost(lower, live),
         ),
-        tangents=tuple(
-            _described(tangent, order, inputs, gradients) for tangent in translate.tangents(meta)
-        ),
-        gradients=_gradients(subclass, len(inputs)),
+        tangents=tangents,
+        missing=missing.missing(meta, tangents, backward, back) if backward else None,
+        gradients=back,
     )
 
 
@@ -171,6 +173,21 @@ def _part(lower: Contract, flat: int) -> tuple[int, int]:
             return number, flat
         flat -= places(item.layout)
     raise AssertionError("a flat input belongs to an input")
+
+
+def _influence(
+    tangents: Sequence[Tangent],
+    backward: fx.GraphModule | None,
+    gradients: Sequence[Layout],
+    results: int,
+) -> list[frozenset[int]]:
+    """For each result, the inputs that its cotangent flows to."""
+    found: list[frozenset[int]] = [frozenset()] * results
+    if backward is not None:
+        needed = missing.needed(tangents, backward, gradients)
+        for k, tangent in enumerate(tangents):
+            found[tangent.position] = frozenset(i for i, on in enumerate(needed) if k in on)
+    return found
 
 
 def _by_tangent(

@@ -1,4 +1,4 @@
-"""What Dynamo says about a graph it captured, and about what it made of a function."""
+"""What Dynamo says about a graph it captured."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import fx
 from torch._C import _DisableAutocast
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.callback import CallbackTrigger, callback_handler
-from torch._dynamo.eval_frame import innermost_fn
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.utils import GmWrapper, counters, flatten_graph_inputs
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
 from torch.utils._pytree import keystr, tree_leaves_with_path
+
+from straightline.torch_private import owners
 
 RestartAnalysis = TensorifyScalarRestartAnalysis
 flatten_inputs = flatten_graph_inputs
@@ -30,7 +30,8 @@ def function_name() -> str:
     code = context.traced_code[0] if context is not None and context.traced_code else None
     if code is None:
         return "graph"
-    parts = [p for p in code.co_qualname.split(".") if p != "<locals>"]
+    qualified = owners.called_name() if owners.is_inline(code) else code.co_qualname
+    parts = [p for p in (qualified or "function").split(".") if p != "<locals>"]
     name = parts[-1]
     if name in ("forward", "__call__", "_call_impl", "_wrapped_call_impl") and len(parts) > 1:
         name = parts[-2]
@@ -107,36 +108,3 @@ def compiling_backward(
         ),
     ):
         yield
-
-
-def entries(compiled: Any) -> Iterator[tuple[str, Any]]:
-    """(guards, callable) of each graph compiled for a function, its resumed parts included."""
-    function = innermost_fn(getattr(compiled, "_orig_mod", compiled))
-    if isinstance(function, torch.nn.Module):
-        function = type(function).forward
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        yield from _entries(code, set())
-
-
-def _entries(code: types.CodeType, seen: set[types.CodeType]) -> Iterator[tuple[str, Any]]:
-    if code in seen:
-        return
-    seen.add(code)
-    for entry in _debug_get_cache_entry_list(code):
-        manager: Any = entry.guard_manager
-        guards, namespace = _guard_text(manager), manager.global_scope["G"]
-        for name in entry.code.co_names:
-            value = namespace.get(name)
-            if name.startswith("__compiled_fn"):
-                yield guards, innermost_fn(value)
-            elif name.startswith("__resume_at") and isinstance(value, types.FunctionType):
-                yield from _entries(value.__code__, seen)
-
-
-def _guard_text(manager: Any) -> str:
-    for name in ("verbose_code_parts", "code_parts"):
-        parts: Sequence[object] | None = getattr(manager, name, None)
-        if parts:
-            return "\n".join(str(p) for p in parts)
-    return ""

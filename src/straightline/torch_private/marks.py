@@ -2,3 +2,6 @@
 
 # Set on outputs whose sizes vary, so that the graph after a graph break treats them as varying too.
 DYNAMIC_MARK = "_dynamo_propagated_dynamic_indices"
+
+RESULTS = "_input_metadata"
+"""An autograd node's attribute that describes the results of its forward."""

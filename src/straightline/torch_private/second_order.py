@@ -1,9 +1,9 @@
 """torch's private side of the second-order program: how a program is derived and traced.
 
-A *program* here is what torch's stages trace: a flat function, its fake inputs and the metadata of its
-forward. `derive` makes, from a program, the program that computes its gradients. The result is traced by the
-same stages as any other, so that derivatives of every order come from one rule and no traced graph is ever
-differentiated.
+A *program* here is what torch's stages trace: a flat function, its fake inputs and the metadata of
+its forward. `derive` makes, from a program, the program that computes its gradients. The result is
+traced by the same stages as any other, so that derivatives of every order come from one rule and no
+traced graph is ever differentiated.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from torch._functorch._aot_autograd.runtime_wrappers import (
 from torch._functorch._aot_autograd.schemas import (
     AOTConfig,
     AOTState,
+    FakifiedFlatArgs,
     PlainTensorMeta,
     SubclassCreationMeta,
     SubclassMeta,
@@ -62,7 +63,7 @@ REPLAYED = "straightline_replayed"
 
 @dataclass(frozen=True)
 class Ambient:
-    """Global state that a graph was captured under and that its derivatives must be traced under."""
+    """Global state that a graph was captured under, and its derivatives must be traced under."""
 
     autocast: tuple[tuple[str, torch.dtype], ...]
     autocast_cache: bool
@@ -117,9 +118,12 @@ def _settled(
     config: AOTConfig,
     fake_mode: FakeTensorMode,
 ) -> Program:
-    """Collect the metadata of `function`, then drop duplicate and merge aliased inputs as torch does."""
+    """Collect the metadata of `function`, then drop duplicate and merge aliased inputs as torch
+    does.
+    """
+    fake = FakifiedFlatArgs(args)
     state = create_aot_state(
-        stack, function, args, descriptions, config, fake_mode, fake_mode.shape_env
+        stack, function, fake, descriptions, config, fake_mode, fake_mode.shape_env
     )
 
     def described(*inner: Any) -> tuple[Any, list[Any]]:
@@ -144,7 +148,9 @@ def _fresh(tangent: Any) -> Any:
 
 
 def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]:
-    """The function `(*inputs, *tangents) -> gradients` of a program; `kept[i]`: input i has a gradient."""
+    """The function `(*inputs, *tangents) -> gradients` of a program; `kept[i]`: input i has a
+    gradient.
+    """
     state = program.state
     info = state.fw_metadata.input_info
     prepared = fn_prepped_for_autograd(
@@ -179,7 +185,7 @@ def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]
             wanted = [
                 i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.requires_grad
             ]
-            found = torch.autograd.grad(
+            found: Sequence[torch.Tensor | None] = torch.autograd.grad(
                 [o if o.shape == t.shape else o.view(t.shape) for o, t in pairs],
                 [inputs[i] for i in wanted],
                 [t for _, t in pairs],
@@ -199,8 +205,8 @@ def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]
 class Derived:
     """The joint graph of a derived program, before it is cut and split.
 
-    `inputs` counts the lower program's inputs, which come first, then `tangents`. `kept[i]` says whether
-    input i has a gradient among the first `results` outputs.
+    `inputs` counts the lower program's inputs, which come first, then `tangents`. `kept[i]` says
+    whether input i has a gradient among the first `results` outputs.
     """
 
     graph: fx.GraphModule
@@ -234,7 +240,9 @@ class Derived:
         )
 
     def flat_inputs(self, total: int) -> int:
-        """How many of `total` flat inputs belong to the lower program's inputs rather than its tangents."""
+        """How many of `total` flat inputs belong to the lower program's inputs rather than its
+        tangents.
+        """
         layouts = self.meta.subclass_inp_meta
         if self.subclass is None:
             return self.inputs
@@ -253,38 +261,25 @@ class Derived:
         starts = [
             m.flat_tensor_start_idx if isinstance(m, SubclassCreationMeta) else m.unwrapped_idx
             for m in self.meta.subclass_inp_meta
-            if isinstance(m, (SubclassCreationMeta, PlainTensorMeta))
         ]
         return bisect.bisect_right(starts, flat) - 1
 
-    def cotangent_places(self) -> Iterator[range]:
-        """For each differentiable result, which flat cotangents are its own."""
-        first = 0
-        for meta in self.meta.subclass_tangent_meta:
-            count = _tensors(meta)
-            yield range(first, first + count)
-            first += count
-
     def input(self, index: int) -> tuple[bool, bool, int | None]:
-        """Of a lower input: whether it requires grad, whether it is mutated, its place in Dynamo's graph."""
+        """Of a lower input: whether it requires grad, whether it is mutated, its place in Dynamo's
+        graph.
+        """
         info = self.lower.fw_metadata.input_info[index]
         place = getattr(self.lower.flat_args_descs[index], "idx", None)
         mutated = info.mutates_data or info.mutates_metadata
         return info.requires_grad, mutated, place
 
 
-def _tensors(meta: Any) -> int:
-    """How many tensors a cotangent of this description is taken apart into."""
-    if not isinstance(meta, SubclassCreationMeta):
-        return 1
-    return sum(_tensors(inner) for inner in meta.attrs.values())
-
-
 @contextlib.contextmanager
 def derived(
     gm: fx.GraphModule, example_inputs: Sequence[Any], order: int, ambient: Ambient
 ) -> Iterator[Derived]:
-    """Trace the program that computes the derivatives of order `order - 1` of `gm`, with its backward.
+    """Trace the program that computes the derivatives of order `order - 1` of `gm`, with its
+    backward.
 
     `order` 2 is the second-order program. The tracing state lives until the block ends.
     """
@@ -312,8 +307,9 @@ def derived(
             if level < order:
                 program = _settled(stack, function, args, places, config, fake_mode)
                 continue
+            given = FakifiedFlatArgs(args)
             derived_state = create_aot_state(
-                stack, function, args, places, config, fake_mode, fake_mode.shape_env
+                stack, function, given, places, config, fake_mode, fake_mode.shape_env
             )
             captured = aot_stage1_graph_capture(derived_state, function)
             _apply_tensorify_python_scalars(captured.graph_module)

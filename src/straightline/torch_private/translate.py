@@ -38,6 +38,7 @@ from straightline.capture.contract import (
     Handles,
     Input,
     Layout,
+    Missing,
     Modes,
     Mutation,
     Opaque,
@@ -50,11 +51,11 @@ from straightline.capture.contract import (
     Strides,
     Subclass,
     Tangent,
-    Write,
     ViewStep,
+    Write,
     places,
 )
-from straightline.torch_private import returns, symbols, versions, views
+from straightline.torch_private import missing, returns, symbols, versions, views
 from straightline.torch_private.stages import Stages
 
 _ORIGIN: Mapping[OutputType, From] = {
@@ -127,13 +128,13 @@ def contract(
     bound = symbols.bindings((i.name, v) for i, v in zip(inputs, stages.inputs, strict=True))
     render = functools.partial(symbols.render, bound=bound)
     training = stages.backward is not None
-    state = [i for i, v in enumerate(stages.inputs) if isinstance(v, BackwardState)]
     hidden = returns.hidden_views(stages) if training else frozenset()
     outputs, restrided = _outputs(stages, render, hidden)
     mutations = _mutations(stages)
     stays, moves = versions.stay_and_move(stages, inputs, mutations, duplicates)
     first_base = len(mutations) + len(meta.output_info)
     base_layouts = return_layouts(meta)[first_base:]
+    state = [i for i, v in enumerate(stages.inputs) if isinstance(v, BackwardState)]
     return Contract(
         name=name,
         kind="training" if training else "inference",
@@ -144,8 +145,8 @@ def contract(
         outputs=outputs,
         intermediate_bases=meta.num_intermediate_bases,
         base_layouts=base_layouts,
-        bases=bases,
         base_views=tuple(i for i in range(len(base_layouts)) if first_base + i in hidden),
+        bases=bases,
         duplicates=duplicates,
         restrided=restrided,
         version_stays=stays,
@@ -153,6 +154,7 @@ def contract(
         saved=_saved(stages, inputs) if training else Saved(),
         handles=_handles(stages, inputs, mutations, keep_inputs) if training else Handles(),
         tangents=tangents(meta) if training else (),
+        missing=_missing(stages),
         gradients=_gradients(stages) if training else (),
         rng=Rng(
             meta.is_rng_op_functionalized,
@@ -485,6 +487,14 @@ def tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
         for position, described, description, stack in zip(
             positions, meta.subclass_tangent_meta, meta.traced_tangents_descs, stacks, strict=True
         )
+    )
+
+
+def _missing(stages: Stages) -> Missing | None:
+    if stages.backward is None:
+        return None
+    return missing.missing(
+        stages.meta, tangents(stages.meta), stages.backward, _gradients(stages)
     )
 
 

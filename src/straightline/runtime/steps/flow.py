@@ -38,6 +38,12 @@ def needed_values(contract: Contract) -> frozenset[int]:
     return frozenset(needed)
 
 
+def returned(contract: Contract) -> tuple[int, ...]:
+    """Numbers of the values that pass through the autograd function, in order."""
+    needed = needed_values(contract)
+    return tuple(n for n in range(contract.returns) if n in needed)
+
+
 def flat_positions(contract: Contract, needed: Collection[int]) -> frozenset[int]:
     """Places among the graph's outputs of needed values and of all that follows the returned."""
     flat: set[int] = set(range(contract.forward_tokens))

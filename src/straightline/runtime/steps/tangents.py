@@ -2,13 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
-from straightline.capture.contract import Contract, Format, Opaque, Strides, Subclass, Tangent
+from straightline.capture.contract import (
+    Contract,
+    Format,
+    Opaque,
+    Strides,
+    Subclass,
+    Tangent,
+    Zero,
+)
 from straightline.capture.origins import identifier
 from straightline.runtime import support
 from straightline.runtime.steps import subclasses
-from straightline.runtime.writer import Writer, attribute, literal
+from straightline.runtime.steps.flow import returned
+from straightline.runtime.writer import Writer, attribute, literal, tuple_of
+from straightline.torch_private.marks import RESULTS
+
+
+def emit_received(writer: Writer, contract: Contract, names: Sequence[str]) -> Callable[[int, str], str]:
+    """Bind each tangent to its name, zeros where none came; `grads` is emptied.
+
+    Returns what turns gradient number i into the expression to return: None where all that it depends on
+    was left out.
+    """
+    positions = {number: i for i, number in enumerate(returned(contract))}
+    places = [positions[tangent.position] for tangent in contract.tangents]
+    for place, name in zip(places, names, strict=True):
+        writer.line(f"{name} = grads[{place}]")
+    writer.line("grads.clear()")
+    missing = contract.missing
+    if missing is None:
+        return lambda _number, gradient: gradient
+    needed = missing.needed
+    asked = {k for each in needed if len(each) < len(names) for k in each}
+    flags = {k: writer.name(f"no_{names[k]}") for k in sorted(asked)}
+    for k, (place, name) in enumerate(zip(places, names, strict=True)):
+        if k in flags:
+            writer.line(f"{flags[k]} = {name} is None")
+        with writer.block(f"if {flags.get(k, f'{name} is None')}:"):
+            _emit_zero(writer, name, contract.tangents[k], missing.zeros[k], place)
+
+    def gradient_or_none(number: int, gradient: str) -> str:
+        deciding = needed[number]
+        if gradient == "None" or not deciding or len(deciding) == len(names):
+            return gradient
+        return f"None if {' and '.join(flags[k] for k in deciding)} else {gradient}"
+
+    return gradient_or_none
+
+
+def _emit_zero(
+    writer: Writer, name: str, tangent: Tangent, parts: Sequence[Zero | str], place: int
+) -> None:
+    zeros = writer.bind(torch.zeros, "zeros")
+    like = f"ctx.{RESULTS}[{place}]"
+    if not isinstance(tangent.layout, Subclass):
+        result = writer.name("result")
+        writer.line(f"{result} = {like}")
+        writer.line(
+            f"{name} = {zeros}({result}.shape, dtype={result}.dtype, device={result}.device)"
+        )
+        return
+    size = writer.name("size")
+    writer.line(f"{size} = {like}.shape")
+    made = []
+    for part in parts:
+        match part:
+            case Zero(sizes, dtype, device):
+                kind = writer.bind(dtype, str(dtype).removeprefix("torch."))
+                where = writer.bind(device, identifier(f"device_{device}"))
+                shape = tuple_of(str(s).replace("size[", f"{size}[") for s in sizes)
+                made.append(f"{zeros}({shape}, dtype={kind}, device={where})")
+            case str():
+                made.append(part.replace("size[", f"{size}["))
+    writer.line(f"{name} = {subclasses.wrap(writer, tangent.layout, iter(made))}")
 
 
 def emit(
