@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -13,6 +14,7 @@ from straightline import config
 from straightline.errors import OptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
+_PIECEWISE = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
 def backend(
@@ -61,18 +63,16 @@ def compile(
 
     A function comes back as a callable with its name and signature. A module comes back as an
     object of its own class's kind that shares everything with the original: parameters, buffers,
-    hooks, training mode. Both carry `source`, `graphs` and `num_kernels`. Other keywords are
-    straightline's options.
+    hooks, training mode. Its `forward` is compiled as well, and runs no hooks. Both carry `source`,
+    `graphs` and `num_kernels`. Other keywords are straightline's options.
     """
     config.resolve(values)
     if target is None:
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, **values)
-    if not callable(target):
-        raise OptionError(
-            f"straightline.compile takes a function or a module, not {target!r} of type "
-            f"{type(target).__qualname__}",
-            todo="pass something that can be called, or use it as a decorator",
-        )
+    if isinstance(target, staticmethod | classmethod):
+        made = compile(target.__func__, fullgraph=fullgraph, dynamic=dynamic, **values)
+        return type(target)(made)
+    _check_target(target)
     from straightline import compiled
 
     def compile_with_torch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +88,33 @@ def compile(
 
     if isinstance(target, torch.nn.Module):
         return compiled.module(target, compile_with_torch)
-    return compiled.CompiledFunction(target, compile_with_torch(target))
+    return compiled.CompiledFunction(target, compile_with_torch)
+
+
+def _check_target(target: object) -> None:
+    """Raise an OptionError for what cannot be compiled."""
+    if isinstance(target, type):
+        raise OptionError(
+            f"straightline.compile takes a function or a module, not the class {target!r}",
+            todo="compile its objects, or decorate its methods",
+        )
+    if isinstance(target, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        raise OptionError(
+            f"straightline.compile takes Python, not what torch.jit made of it: {target!r}",
+            todo="compile what was given to torch.jit.script or torch.jit.trace",
+        )
+    if any(test(target) for test in _PIECEWISE):
+        raise OptionError(
+            f"straightline.compile takes no generator and no async function, as {target!r} is: "
+            "it runs in pieces, which Dynamo does not compile",
+            todo="compile the functions that it calls",
+        )
+    if not callable(target):
+        raise OptionError(
+            f"straightline.compile takes a function or a module, not {target!r} of type "
+            f"{type(target).__qualname__}",
+            todo="pass something that can be called, or use it as a decorator",
+        )
 
 
 def source(target: object) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch

@@ -49,6 +49,13 @@ RECORD: Record = {
             "builtin",
             parts=("arg0",),
         ),
+        "_unsafe_set_version_counter": Shape(
+            "builtin",
+            parts=(
+                "arg0",
+                "arg1",
+            ),
+        ),
     },
     "torch._C._dynamo.eval_frame": {
         "_FrameAction": Shape(
@@ -114,6 +121,37 @@ RECORD: Record = {
         "record_runtime_overhead": Shape("value"),
     },
     "torch._dynamo.eval_frame": {
+        "OptimizedModule": Shape(
+            "class",
+            parts=(
+                "mod",
+                "dynamo_ctx",
+            ),
+        ),
+        "_TorchDynamoContext": Shape(
+            "class",
+            parts=(
+                "callback",
+                "on_enter=",
+                "backend_ctx_ctor=",
+                "patch_fn=",
+                "first_ctx=",
+                "*",
+                "fullgraph=",
+                "error_on_graph_break=",
+                "export=",
+                "dynamic=",
+                "compiler_config=",
+                "package=",
+                "hooks=",
+                "isolate_recompiles=",
+                "shapes_spec=",
+            ),
+        ),
+        "innermost_backend": Shape(
+            "function",
+            parts=("fn",),
+        ),
         "innermost_fn": Shape(
             "function",
             parts=("fn",),
@@ -126,6 +164,12 @@ RECORD: Record = {
                 "*args",
                 "restart_reason=",
             ),
+        ),
+    },
+    "torch._dynamo.external_utils": {
+        "wrap_inline": Shape(
+            "function",
+            parts=("fn",),
         ),
     },
     "torch._dynamo.utils": {
@@ -351,6 +395,7 @@ RECORD: Record = {
                 "fake_mode",
             ),
         ),
+        "FakifiedFlatArgs": Shape("builtin"),
         "InputAliasInfo": Shape(
             "dataclass",
             parts=(
@@ -637,6 +682,19 @@ RECORD: Record = {
                 "is_view",
                 "name",
                 "namespace",
+            ),
+        ),
+        "OpOverloadPacket": Shape(
+            "class",
+            parts=(
+                "qualified_op_name",
+                "op_name",
+                "op",
+                "overload_names",
+            ),
+            attributes=(
+                "_op",
+                "overloads",
             ),
         ),
     },
