@@ -28,6 +28,7 @@ from straightline.capture.contract import (
     Handles,
     Input,
     Layout,
+    Missing,
     Modes,
     Mutation,
     Opaque,
@@ -42,6 +43,7 @@ from straightline.capture.contract import (
     Tangent,
     ViewStep,
     Write,
+    Zero,
 )
 from straightline.runtime import backward, forward, inference
 from straightline.runtime.writer import Writer
@@ -593,6 +595,44 @@ def tangent_with_its_origin() -> str:
     return _tangent(dataclasses.replace(TANGENT, created_at="model.py:3"))
 
 
+@case("no_grad_out0 = grad_out0 is None", "zeros(", "None if no_grad_out0 else", kind="training")
+def tangents_that_are_left_out() -> str:
+    made = contract(
+        "training",
+        "x y",
+        outputs=(Output(From.VALUE, True, True, True),) * 2,
+        tangents=(TANGENT, Tangent(1, Plain(), None, (), "output 1")),
+        missing=Missing(zeros=((), ()), needed=((0,), (0, 1))),
+    )
+    back = graph(2, lambda a, b: [aten.sin.default(a), aten.add.Tensor(a, b)])
+    return text_of(made, graph(2, sines), back)
+
+
+@case("zeros((size[0], 3)", "TwoTensor", kind="training")
+def tangent_of_a_subclass_that_is_left_out() -> str:
+    zero = Zero(("size[0]", 3), torch.float32, torch.device("cpu"))
+    made = contract(
+        "training",
+        layouts={"x": TWO},
+        outputs=(Output(From.VALUE, True, True, True, layout=TWO),),
+        tangents=(Tangent(0, TWO, None, (TANGENT, TANGENT), "output 0"),),
+        gradients=(TWO,),
+        missing=Missing(zeros=((zero, zero),), needed=((0,),)),
+    )
+    return text_of(made, graph(2, sines), graph(2, sines))
+
+
+@case("increment_version(x)")
+def version_that_moves() -> str:
+    return text_of(contract(version_moves=(0,)), graph(1, sines))
+
+
+@case("x_version = x._version", "set_version((x,), (x_version,))")
+def version_that_stays() -> str:
+    made = contract(mutations=(Mutation(0, Write.COPY, False),), version_stays=(0,))
+    return text_of(made, graph(1, lambda x: [aten.mul.Tensor(x, 2), aten.sin.default(x)]))
+
+
 @case("needs_compiled_autograd()", "_compiled_autograd_backward_state", kind="training")
 def backward_state() -> str:
     made = contract("training", names="x state", backward_state=1)
@@ -658,6 +698,9 @@ def test_every_field_of_a_contract_has_a_case() -> None:
         "base_views": "intermediate_that_is_no_view_to_autograd",
         "bases": "synthetic_base",
         "duplicates": "duplicate_arguments",
+        "missing": "tangents_that_are_left_out",
+        "version_moves": "version_that_moves",
+        "version_stays": "version_that_stays",
         "restrided": "synthetic_base_with_changed_geometry",
         "saved": "saved_values",
         "handles": "handles_for_double_backward",

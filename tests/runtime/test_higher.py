@@ -1,4 +1,6 @@
-"""Second derivatives where a program has more to it than plain tensors: state, sizes, subclasses, hooks."""
+"""Second derivatives where a program has more to it than plain tensors: state, sizes, subclasses,
+hooks.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def test_checkpointed_part(reentrant: bool) -> None:
 
 
 def test_users_hooks_see_what_first_order_saves() -> None:
-    """Offloading packs and unpacks the values; places in the graph are none of the hooks' business."""
+    """Offloading packs and unpacks values; places in the graph are none of the hooks' business."""
     packed: list[torch.Tensor] = []
 
     def pack(t: torch.Tensor) -> torch.Tensor:

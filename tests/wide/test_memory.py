@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -209,7 +210,7 @@ WRITES: dict[str, Any] = {
     ),
     "write to a view": lambda x: x[0].mul_(2),
     "write to a transposed view": lambda x: x.t()[1].add_(1),
-    "write to chunks": lambda x: [c.add_(i) for i, c in enumerate(x.split(2, 0))][0],
+    "write to chunks": lambda x: next(iter([c.add_(i) for i, c in enumerate(x.split(2, 0))])),
     "write to the diagonal": lambda x: x.diagonal().zero_(),
     "addcmul_": lambda x: x.addcmul_(torch.ones(6), torch.ones(6), value=0.5),
     "lerp_": lambda x: x.lerp_(torch.ones(4, 6), 0.1),
@@ -314,7 +315,7 @@ def input_changes_geometry_and_values(x: Tensor) -> Tensor:
 
 @programs(lambda: (plain(4), plain(6)), fullgraph=False)
 def data_of_another(x: Tensor, y: Tensor) -> Tensor:
-    x.set_(y)
+    x.set_(y)  # type: ignore[call-overload] # torch's stubs know storages only
     return x * 2
 
 
@@ -393,7 +394,7 @@ def write_with_differentiable_value(x: Tensor, y: Tensor) -> Tensor:
 
 
 @programs(lambda: tuple(plain(4) for _ in range(3)))
-def foreach_over_inputs(*xs: Tensor) -> list[Tensor]:
+def foreach_over_inputs(*xs: Tensor) -> Sequence[Tensor]:
     torch._foreach_mul_(list(xs), 2.0)
     return torch._foreach_add(list(xs), 1.0)
 

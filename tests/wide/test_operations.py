@@ -492,7 +492,7 @@ add(
 )
 add(
     "ctc loss",
-    lambda x, y: F.ctc_loss(x.log_softmax(-1), y, (6, 6), (3, 2)),
+    lambda x, y: F.ctc_loss(x.log_softmax(-1), y, (6, 6), (3, 2)),  # type: ignore[arg-type] # as documented
     lambda: (leaf(6, 2, 5), integers(4, 2, 3) + 1),
     fullgraph=False,  # the kernel looks at its targets
 )

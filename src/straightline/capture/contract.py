@@ -1,14 +1,16 @@
 """The runtime contract: every duty of a compiled program around its graph, frozen.
 
-torch's tracing stages discover these facts; `torch_private.translate` writes them down here once, and the
-emitters under `runtime` read nothing else. No object of torch's private modules appears in a contract, two
-contracts compare equal when the same functions would be generated for them, and `str()` prints one.
+torch's tracing stages discover these facts; `torch_private.translate` writes them down here once,
+and the emitters under `runtime` read nothing else. No object of torch's private modules appears in
+a contract, two contracts compare equal when the same functions would be generated for them, and
+`str()` prints one.
 
 Three numberings are used, always by plain index:
 
 * **argument**: what the caller passes, in order (`Contract.arguments`).
-* **input**: what the graph's calling convention takes after duplicates are dropped and aliased arguments
-  are merged into bases (`Contract.inputs`); mutations, outputs and gradients refer to inputs.
+* **input**: what the graph's calling convention takes after duplicates are dropped and aliased
+  arguments are merged into bases (`Contract.inputs`); mutations, outputs and gradients refer to
+  inputs.
 * **value**: what the forward graph returns before subclasses are wrapped:
   `(mutated inputs..., outputs..., bases..., saved values...)`.
 """
@@ -39,8 +41,9 @@ class Opaque:
 class Subclass:
     """A traceable wrapper subclass, taken apart into its members.
 
-    In `size` and `stride`, None marks an entry that is known at run time only; it takes a place of its own
-    after the members, sizes before strides. `context` is what the class's `__tensor_flatten__` returned.
+    In `size` and `stride`, None marks an entry that is known at run time only; it takes a place of
+    its own after the members, sizes before strides. `context` is what the class's
+    `__tensor_flatten__` returned.
     """
 
     type: type
@@ -91,8 +94,9 @@ class Argument:
 class Input:
     """One input of the graph's calling convention.
 
-    `argument` is the argument it is, or None when it is the common base of several (`Contract.bases`).
-    `leaf` holds at run time too when the input is a Parameter (`parameter`), else only when compiled.
+    `argument` is the argument it is, or None when it is the common base of several
+    (`Contract.bases`). `leaf` holds at run time too when the input is a Parameter (`parameter`),
+    else only when compiled.
     """
 
     name: str
@@ -111,7 +115,8 @@ class Input:
 class SharedBase:
     """Arguments that alias one another and of which one is mutated, merged into their common base.
 
-    `mutated` lists the members whose version must move even when the base has to be made from the storage.
+    `mutated` lists the members whose version must move even when the base has to be made from the
+    storage.
     """
 
     members: tuple[int, ...]
@@ -160,7 +165,8 @@ class Mutation:
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One view operation, replayed on a base: `op(base, *arguments)`, then item `pick` where it is a tuple.
+    """One view operation, replayed on a base: `op(base, *arguments)`, then item `pick` where it is
+    a tuple.
 
     `op` is the operation's public name (`aten::select.int`). A `str` argument inside is a Python
     expression over the sizes that the program receives.
@@ -190,10 +196,10 @@ ALIASES = frozenset({From.INPUT, From.VIEW_OF_INPUT, From.VIEW_OF_OUTPUT, From.V
 class Output:
     """One output of the user's function.
 
-    `base` indexes the inputs, the outputs or the intermediate bases, by `origin`. `replay` is the chain of
-    views that leads from the base to the output; None means that only the geometry of the graph's own
-    result is known, at run time. `requires_grad` is the output's property; `differentiable` says that a
-    tangent arrives for it.
+    `base` indexes the inputs, the outputs or the intermediate bases, by `origin`. `replay` is the
+    chain of views that leads from the base to the output; None means that only the geometry of the
+    graph's own result is known, at run time. `requires_grad` is the output's property;
+    `differentiable` says that a tangent arrives for it.
     """
 
     origin: From
@@ -259,9 +265,9 @@ class Zero:
 class Missing:
     """Gradients may be left out: what stands for them, and what does without them.
 
-    `zeros[k]` are the flat parts of tangent k's zero where it is a subclass (members, then sizes known at
-    run time only); the node itself knows what a plain one is like. `needed[i]` lists the tangents that gradient i depends on: where all of them are left
-    out, it is left out too.
+    `zeros[k]` are the flat parts of tangent k's zero where it is a subclass (members, then sizes
+    known at run time only); the node itself knows what a plain one is like. `needed[i]` lists the
+    tangents that gradient i depends on: where all of them are left out, it is left out too.
     """
 
     zeros: tuple[tuple[Zero | str, ...], ...]
@@ -272,8 +278,8 @@ class Missing:
 class Saved:
     """The values kept for backward, in the order in which the forward graph returns them.
 
-    `maybe_view` and `view` are indices of tensors that may be, or are, views and are detached before they
-    are saved, so that a saved view never keeps its own graph alive.
+    `maybe_view` and `view` are indices of tensors that may be, or are, views and are detached
+    before they are saved, so that a saved view never keeps its own graph alive.
     """
 
     checked: int = 0
@@ -291,12 +297,14 @@ class Saved:
 
 @dataclass(frozen=True)
 class Handles:
-    """What forward notes of its inputs, by number, so that its gradients can be differentiated later.
+    """What forward notes of its inputs, by number, so that its gradients can be differentiated
+    later.
 
-    `edges`: results of earlier operations, perhaps. Their place in the autograd graph is kept, not their
-    memory. `versions`: perhaps live leaves whose value backward does not keep; if it is needed after all, it
-    must not have changed. `numbers`: sizes and other numbers that backward does not keep. `values`: kept at
-    their value before the call, under the option `double_backward="save"`.
+    `edges`: results of earlier operations, perhaps. Their place in the autograd graph is kept, not
+    their memory. `versions`: perhaps live leaves whose value backward does not keep; if it is
+    needed after all, it must not have changed. `numbers`: sizes and other numbers that backward
+    does not keep. `values`: kept at their value before the call, under the option
+    `double_backward="save"`.
     """
 
     edges: tuple[int, ...] = ()
@@ -307,10 +315,11 @@ class Handles:
 
 @dataclass(frozen=True)
 class Given:
-    """What a placeholder of a higher-order program's graph stands for, in the program one order lower.
+    """What a placeholder of a higher-order program's graph stands for, in the program one order
+    lower.
 
-    `saved`: value `index` of those its forward kept, in their order. `tangent`: flat tangent `index`.
-    `input`: flat part `part` of its input `index`, at its value before the call.
+    `saved`: value `index` of those its forward kept, in their order. `tangent`: flat tangent
+    `index`. `input`: flat part `part` of its input `index`, at its value before the call.
     """
 
     kind: Literal["saved", "tangent", "input"]
@@ -322,12 +331,12 @@ class Given:
 class Derivation:
     """How a program of a higher order comes out of the program one order lower.
 
-    `given` lists what its graph takes. `gradients[i]` says whether input i of the lower program has a
-    gradient; those that have one are this program's outputs, in order. Its inputs are the lower program's
-    inputs, then its tangents; those that cotangents flow to are passed. `by_tangent[k]` lists the tangents
-    that output k depends on where it depends on nothing else: it requires grad only if one of them does.
-    `lost` has, for each input whose value must come from a live leaf, what to say if there is none, and
-    where in the user's program it is needed.
+    `given` lists what its graph takes. `gradients[i]` says whether input i of the lower program has
+    a gradient; those that have one are this program's outputs, in order. Its inputs are the lower
+    program's inputs, then its tangents; those that cotangents flow to are passed. `by_tangent[k]`
+    lists the tangents that output k depends on where it depends on nothing else: it requires grad
+    only if one of them does. `lost` has, for each input whose value must come from a live leaf,
+    what to say if there is none, and where in the user's program it is needed.
     """
 
     order: int
@@ -373,8 +382,8 @@ class FirstCall:
 class Contract:
     """Every duty of one compiled program, see the module's text for the numberings.
 
-    `version_stays`: arguments that are written to though eager leaves their version; `version_moves`:
-    those whose version eager moves though nothing is written to them.
+    `version_stays`: arguments that are written to though eager leaves their version;
+    `version_moves`: those whose version eager moves though nothing is written to them.
     """
 
     name: str
@@ -410,7 +419,9 @@ class Contract:
 
     @property
     def returns(self) -> int:
-        """How many values the forward graph returns ahead of the saved ones, subclasses not yet taken apart."""
+        """How many values the forward graph returns ahead of the saved ones, subclasses not yet
+        taken apart.
+        """
         return len(self.mutations) + len(self.outputs) + self.intermediate_bases
 
     def return_layouts(self) -> tuple[Layout, ...]:

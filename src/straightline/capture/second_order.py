@@ -1,11 +1,11 @@
 """The second-order program: what runs when a gradient is itself differentiated.
 
-First order, a program is split into a forward, which keeps some values, and a backward. When that backward
-runs under grad mode, a program is traced whose forward computes the gradients and whose backward carries
-cotangents of the gradients to the program's inputs and tangents. It is traced from Dynamo's graph, with
-autograd on, and then *cut*: whatever the first forward has kept is an input and is not computed again. Hence
-random masks are the forward's own, mutated inputs count at their old value, and nothing has to be kept that
-first-order backward would not keep.
+First order, a program is split into a forward, which keeps some values, and a backward. When that
+backward runs under grad mode, a program is traced whose forward computes the gradients and whose
+backward carries cotangents of the gradients to the program's inputs and tangents. It is traced from
+Dynamo's graph, with autograd on, and then *cut*: whatever the first forward has kept is an input
+and is not computed again. Hence random masks are the forward's own, mutated inputs count at their
+old value, and nothing has to be kept that first-order backward would not keep.
 
 The third order is the same with the second-order program in place of the first, and so on.
 """
@@ -13,7 +13,6 @@ The third order is the same with the second-order program in place of the first,
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -39,7 +38,8 @@ from straightline.torch_private.second_order import (
 class Origin:
     """All that must be kept of a first-order program so that its derivatives can be traced later.
 
-    `graph` is Dynamo's graph module, `inputs` are the fake inputs it was traced with, in its own order.
+    `graph` is Dynamo's graph module, `inputs` are the fake inputs it was traced with, in its own
+    order.
     """
 
     graph: fx.GraphModule
@@ -57,7 +57,8 @@ class Origin:
 
 @dataclass(frozen=True)
 class Kept:
-    """The values that a program's forward keeps, as numbers of values, in the order it returns them.
+    """The values that a program's forward keeps, as numbers of values, in the order it returns
+    them.
 
     `inputs`: it keeps the values of all of its inputs besides.
     """
@@ -74,7 +75,8 @@ class Place:
     """One input of the second-order forward graph.
 
     `input`: flat input `index` of the lower program, its value at the time of the lower forward;
-    `tangent`: flat tangent `index` of the lower program; `saved`: entry `index` of what its forward kept.
+    `tangent`: flat tangent `index` of the lower program; `saved`: entry `index` of what its forward
+    kept.
     """
 
     kind: Literal["input", "tangent", "saved"]
@@ -85,12 +87,12 @@ class Place:
 class SecondOrder:
     """A traced second-order program. *flat* means after subclasses were taken apart.
 
-    `forward`: `places` -> one gradient for each True in `gradients`, then the values kept for `backward`.
-    `backward`: (kept numbers, kept tensors, kept opaque values, one cotangent for each True in
-    `differentiable`) -> one cotangent for each of `inputs` flat inputs and `tangents` flat tangents of the
-    lower program, None where there is none. It is None when no gradient depends on anything.
-    `gradients[i]`: whether (outer) input i of the lower program has a gradient.
-    `live`: flat inputs of the lower program whose value is read though its forward did not keep it, each
+    `forward`: `places` -> one gradient for each True in `gradients`, then the values kept for
+    `backward`. `backward`: (kept numbers, kept tensors, kept opaque values, one cotangent for each
+    True in `differentiable`) -> one cotangent for each of `inputs` flat inputs and `tangents` flat
+    tangents of the lower program, None where there is none. It is None when no gradient depends on
+    anything. `gradients[i]`: whether (outer) input i of the lower program has a gradient. `live`:
+    flat inputs of the lower program whose value is read though its forward did not keep it, each
     with the error to raise if there is no live leaf to read it from.
     """
 
@@ -127,11 +129,13 @@ def second_order(
 ) -> SecondOrder:
     """Trace the program one order above the one whose forward kept `kept`.
 
-    Each of `joint_passes` edits the joint graph before it is split. Raises DoubleBackwardError when the
-    program needs a value that was neither kept nor can be a live leaf.
+    Each of `joint_passes` edits the joint graph before it is split. Raises DoubleBackwardError when
+    the program needs a value that was neither kept nor can be a live leaf.
     """
     order = kept.order + 1
-    with derived(formulas.differentiable(origin.graph), origin.inputs, order, origin.ambient) as trace:
+    with derived(
+        formulas.differentiable(origin.graph), origin.inputs, order, origin.ambient
+    ) as trace:
         _refuse_side_effects(trace)
         joint = trace.graph
         graph = joint.graph
@@ -225,9 +229,11 @@ def _side_effects(where: str | None) -> DoubleBackwardError:
 
 
 def _drop_effects(graph: fx.Graph, tokens: int) -> None:
-    """Take out the forward's operations that were there for their effect, which has happened already.
+    """Take out the forward's operations that were there for their effect, which has happened
+    already.
 
-    Each takes a token and hands on another; the first placeholders and the first outputs are tokens.
+    Each takes a token and hands on another; the first placeholders and the first outputs are
+    tokens.
     """
     for node in graph.find_nodes(op="call_function", target=WITH_EFFECTS):
         results = {user.args[1]: user for user in node.users}
@@ -268,7 +274,7 @@ class _Cut:
                 self._draw_again(node, number)
 
     def _given(self, index: int, like: fx.Node) -> fx.Node:
-        """The input that carries entry `index` of what was kept; brought to the layout of `like`."""
+        """The input that carries entry `index` of what was kept, in the layout of `like`."""
         node = self.taken.get(index)
         if node is None:
             with self.graph.inserting_before(self._first_cotangent()):
@@ -283,21 +289,24 @@ class _Cut:
         return node
 
     def _first_cotangent(self) -> fx.Node:
-        for node in self.graph.nodes:
+        nodes: list[fx.Node] = list(self.graph.nodes)
+        for node in nodes:
             if node.op != "placeholder" or str(node.target).startswith("tangents"):
                 return node
         raise AssertionError("a graph has an output")
 
     def _draw_again(self, node: fx.Node, number: int) -> None:
-        """Where the generator's state was kept instead of the numbers, draw them from that state."""
+        """Where the generator's state was kept instead of numbers, draw them from that state."""
         state = self.index.get(self.kept.numbering.random_state(number))
         if state is None or node.target is WITH_RNG:
             return
         given = self._given(state, node)
         given.meta.pop("tensor_meta", None)
+        # The graph takes the operation as an argument, which its annotation does not know.
+        operation: Any = node.target
         with self.graph.inserting_before(node):
             again = self.graph.call_function(
-                WITH_RNG, (given, node.target, *node.args), dict(node.kwargs)
+                WITH_RNG, (given, operation, *node.args), dict(node.kwargs)
             )
         again.meta = dict(node.meta)
         self.redrawn[again.name] = number
@@ -358,7 +367,7 @@ def _root(node: fx.Node) -> fx.Node:
 
 
 def _measure_elsewhere(graph: fx.Graph, inputs: list[fx.Node]) -> None:
-    """Read sizes of a value that may be gone from a tangent or a kept value that has the same size."""
+    """Read sizes of a value that may be gone from a tangent or a kept value of the same size."""
     sizes = torch.ops.aten.sym_size.int
     own = set(inputs)
     others = [n for n in _placeholders(graph)[0] if n not in own and _tensor(n)]
@@ -399,7 +408,9 @@ def _check_draws(graph: fx.Graph) -> None:
 def _lost_input(
     origin: Origin, trace: Derived, flat: int, node: fx.Node, kept: Kept
 ) -> DoubleBackwardError:
-    """The error to raise when there is no live leaf with an input's value; raised now if none can be."""
+    """The error to raise when there is no live leaf with an input's value; raised now if none can
+    be.
+    """
     requires_grad, mutated, place = trace.input(trace.owner(flat))
     name = f"input {flat}" if place is None else origin.source(place)
     reader = next(iter(node.users))

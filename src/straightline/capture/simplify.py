@@ -29,7 +29,8 @@ def drop_detach(gm: fx.GraphModule, returned: int) -> None:
 def _looked_at(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """The given nodes and what they are views of."""
     found: set[fx.Node] = set()
-    for node in nodes:
+    for each in nodes:
+        node = each
         while node not in found:
             found.add(node)
             if node.op == "call_function" and operations.is_view(node.target):

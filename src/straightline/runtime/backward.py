@@ -13,6 +13,9 @@ from straightline.runtime.steps import modes, rng, saved, subclasses, tangents
 from straightline.runtime.writer import Writer, tuple_of
 from straightline.torch_private import switches
 
+# torch's name for what puts gradients of subclasses together.
+_WRAP = "backward_subclass_wrapper"
+
 
 def emit(
     writer: Writer,
@@ -30,7 +33,8 @@ def emit(
     `second_order(ctx, grads)` is called instead when a graph of the gradients is wanted.
     """
     names = saved_names(writer, contract, kept)
-    with writer.block(f"def {function}(ctx, grads, entered=False):"):
+    header = f"def {function}(ctx, grads, entered=False):"
+    with writer.duty("compiled_function_backward"), writer.block(header):
         if contract.backward_state is not None:
             # Compiled autograd traces the graph itself and never comes here.
             refuse = writer.bind(support.needs_compiled_autograd, "needs_compiled_autograd")
@@ -59,7 +63,7 @@ def emit(
             rng.emit_backward_offset(writer, contract, flat)
             parts = iter(flat)
             gradients = [
-                or_none(number, subclasses.wrap_named(writer, layout, parts, "grad"))
+                or_none(number, subclasses.wrap_named(writer, layout, parts, "grad", duty=_WRAP))
                 for number, layout in enumerate(contract.gradients)
             ]
             if contract.derivation is not None:
@@ -72,8 +76,10 @@ def _flat_gradients(contract: Contract) -> int:
 
 
 def saved_names(writer: Writer, contract: Contract, kept: Sequence[str]) -> saved.SavedNames:
-    """The names that forward had for what it saved; its arguments' names stand for nothing else here."""
-    inputs = {item.name for item in (*contract.arguments, *contract.inputs)}
+    """The names that forward had for what it saved; its arguments' names stand for nothing else
+    here.
+    """
+    inputs = {item.name for item in contract.arguments} | {item.name for item in contract.inputs}
     names: list[str] = []
     for value in kept:
         fits = value in inputs and value not in names

@@ -45,7 +45,8 @@ def contract(
 ) -> Contract:
     """The contract of the program of order `order` whose graphs torch's stages described by `meta`.
 
-    `given` are (kind, flat index) of what the graph takes, `live` as in `capture.second_order`. Raises the error of a live input that can be none.
+    `given` are (kind, flat index) of what the graph takes, `live` as in `capture.second_order`.
+    Raises the error of a live input that can be none.
     """
     count = len(lower.inputs)
     layouts = translate.return_layouts(meta)
@@ -56,9 +57,7 @@ def contract(
     names = _names(lower)
     inputs = (
         *(
-            Input(
-                name, item.role, item.layout, requires_grad=i in reached and _tracked(lower, i)
-            )
+            Input(name, item.role, item.layout, requires_grad=i in reached and _tracked(lower, i))
             for i, (name, item) in enumerate(zip(names, lower.inputs, strict=False))
         ),
         *(

@@ -25,8 +25,8 @@ def missing(
 ) -> Missing | None:
     """How left-out gradients are told, or None where the engine makes the zeros.
 
-    A single gradient always arrives. Zeros of a subclass are made where its parts are plain tensors whose
-    sizes follow from its own.
+    A single gradient always arrives. Zeros of a subclass are made where its parts are plain tensors
+    whose sizes follow from its own.
     """
     if len(tangents) < 2:
         return None
@@ -79,7 +79,8 @@ def _zeros(meta: Any) -> tuple[Zero | str, ...] | None:
     if not isinstance(meta, SubclassCreationMeta) or not isinstance(value, torch.Tensor):
         return None
     bound: dict[Any, str] = {}
-    for dim, size in enumerate(value.shape):
+    sizes: list[Any] = list(value.shape)
+    for dim, size in enumerate(sizes):
         if isinstance(size, torch.SymInt):
             bound.setdefault(size.node.expr, f"{SIZE}[{dim}]")
     parts = list(_parts(value, bound))
@@ -87,17 +88,24 @@ def _zeros(meta: Any) -> tuple[Zero | str, ...] | None:
 
 
 def _parts(value: Any, bound: symbols.Bindings) -> Iterator[Zero | str | None]:
-    """Members, then the sizes and the strides that are known at run time only; None where one is not."""
+    """Members, then the sizes and the strides that are known at run time only; None where one is
+    not.
+    """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         yield None
     elif not hasattr(value, "__tensor_flatten__"):
         size = tuple(_size(s, bound) for s in value.shape)
         known = value.is_floating_point() and None not in size
-        yield Zero(tuple(s for s in size if s is not None), value.dtype, value.device) if known else None
+        yield (
+            Zero(tuple(s for s in size if s is not None), value.dtype, value.device)
+            if known
+            else None
+        )
     else:
         for name in value.__tensor_flatten__()[0]:
             yield from _parts(getattr(value, name), bound)
-        for each in (*value.shape, *value.stride()):
+        sizes: list[Any] = [*value.shape, *value.stride()]
+        for each in sizes:
             if isinstance(each, torch.SymInt):
                 text = _size(each, bound)
                 yield None if text is None else str(text)

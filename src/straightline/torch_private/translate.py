@@ -90,7 +90,9 @@ def layout(meta: Any) -> Layout:
 
 
 def _known(value: Any) -> int | None:
-    """A size as a number; None for a symbol. A nested int never matters to its class: -1, as torch has it."""
+    """A size as a number; None for a symbol. A nested int never matters to its class: -1, as torch
+    has it.
+    """
     if isinstance(value, torch.SymInt):
         return -1 if value.node.is_nested_int() else None
     return value if value is None else int(value)
@@ -119,8 +121,8 @@ def contract(
 ) -> Contract:
     """The contract of the program that `stages` traced.
 
-    `arguments` are (name, source) of what the caller passes, lifted constants first. `keep_inputs` asks
-    for the inputs' values to be kept, whatever they are, for derivatives of higher order.
+    `arguments` are (name, source) of what the caller passes, lifted constants first. `keep_inputs`
+    asks for the inputs' values to be kept, whatever they are, for derivatives of higher order.
     """
     meta = stages.meta
     inputs, bases = _inputs(stages, [n for n, _ in arguments])
@@ -399,9 +401,7 @@ def _handles(
     tensors = [n for n, item in enumerate(inputs) if item.role is Role.TENSOR]
     tracked = [n for n in tensors if inputs[n].requires_grad and not inputs[n].detached]
     mutated = {m.input for m in mutations}
-    unsaved = [
-        n for n in tracked if not saved.issuperset(placeholders[starts[n] : starts[n + 1]])
-    ]
+    unsaved = [n for n in tracked if not saved.issuperset(placeholders[starts[n] : starts[n + 1]])]
     return Handles(
         edges=tuple(n for n in tracked if not inputs[n].parameter),
         versions=() if keep_inputs else tuple(n for n in unsaved if n not in mutated),
@@ -493,9 +493,7 @@ def tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
 def _missing(stages: Stages) -> Missing | None:
     if stages.backward is None:
         return None
-    return missing.missing(
-        stages.meta, tangents(stages.meta), stages.backward, _gradients(stages)
-    )
+    return missing.missing(stages.meta, tangents(stages.meta), stages.backward, _gradients(stages))
 
 
 def _describe_tangent(description: Any) -> str:
@@ -522,7 +520,8 @@ def _format(meta: MemoryFormatMeta | None) -> Strides | Format | None:
         return None
     if meta.memory_format is not None:
         return Format(meta.memory_format)
-    assert meta.size is not None and meta.stride is not None
+    assert meta.size is not None
+    assert meta.stride is not None
     return Strides(tuple(int(s) for s in meta.size), tuple(int(s) for s in meta.stride))
 
 

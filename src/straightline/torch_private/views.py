@@ -138,7 +138,8 @@ def steps(sequence: ViewMetaSequence | None, render: Render) -> tuple[ViewStep, 
         operation = _operation(_record_name(record))
         if operation is None:
             return None
-        _symbolic, *rest = record.as_tuple()
+        # torch's stubs do not know the method.
+        _symbolic, *rest = record.as_tuple()  # type: ignore[attr-defined]
         pick: int | None = None
         if not isinstance(rest[0], bool):
             pick, *rest = rest

@@ -61,9 +61,7 @@ def _detached(writer: Writer, contract: Contract, index: int, value: str) -> str
     return name
 
 
-def emit_load(
-    writer: Writer, contract: Contract, names: SavedNames, *, node: str = "ctx"
-) -> None:
+def emit_load(writer: Writer, contract: Contract, names: SavedNames, *, node: str = "ctx") -> None:
     """Unpack what forward kept; with it gone from the node, each value dies after its last use."""
     saved = contract.saved
     _unpack(writer, names.tensors[: saved.checked], f"{node}.saved_tensors")

@@ -23,11 +23,13 @@ from straightline.runtime.writer import Writer, attribute, literal, tuple_of
 from straightline.torch_private.marks import RESULTS
 
 
-def emit_received(writer: Writer, contract: Contract, names: Sequence[str]) -> Callable[[int, str], str]:
+def emit_received(
+    writer: Writer, contract: Contract, names: Sequence[str]
+) -> Callable[[int, str], str]:
     """Bind each tangent to its name, zeros where none came; `grads` is emptied.
 
-    Returns what turns gradient number i into the expression to return: None where all that it depends on
-    was left out.
+    Returns what turns gradient number i into the expression to return: None where all that it
+    depends on was left out.
     """
     positions = {number: i for i, number in enumerate(returned(contract))}
     places = [positions[tangent.position] for tangent in contract.tangents]
