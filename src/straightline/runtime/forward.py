@@ -68,11 +68,9 @@ def emit_outer(
             stack.enter_context(modes.without_saved_tensor_hooks(writer, contract))
             stack.enter_context(modes.view_tracking(writer, needed=slow))
             stack.enter_context(modes.grad_mode(writer, contract.modes.grad_enabled, wanted=True))
-            if unpacked:
-                comma = "," if len(unpacked) == 1 else ""
-                writer.line(f"{', '.join(unpacked)}{comma} = {call}")
-            else:
-                writer.line(call)
+            comma = "," if len(unpacked) == 1 else ""
+            with writer.duty("runtime_wrapper_orchestration"):
+                writer.line(f"{', '.join(unpacked)}{comma} = {call}" if unpacked else call)
         values = []
         for number in range(contract.returns):
             value = names.get(number, "None")
@@ -118,7 +116,8 @@ def emit_inner(
     """The autograd function's forward: the graph, and what is kept for backward."""
     needed = frozenset(flow.returned(contract))
     taken = [i.name for i in contract.inputs]
-    with writer.block(f"def {function}(ctx{''.join(f', {n}' for n in taken)}):"):
+    header = f"def {function}(ctx{''.join(f', {n}' for n in taken)}):"
+    with writer.duty("compiled_function_forward"), writer.block(header):
         if contract.backward_state is not None:
             writer.line(f"ctx._compiled_autograd_backward_state = {taken[contract.backward_state]}")
         extra: list[str] = []
@@ -143,8 +142,9 @@ def emit_end(
     kept = tuple(flat[flow.flat_returns(contract) + int(contract.rng.functional) :])
     with writer.duty("compiled_fn_wrapper"):
         results = _results(writer, contract, values)
-        saved.emit_save(writer, contract, kept)
-        handles.emit(writer, contract)
+    saved.emit_save(writer, contract, kept)
+    handles.emit(writer, contract)
+    with writer.duty("compiled_fn_wrapper"):
         if contract.missing is not None:
             writer.line("ctx.materialize_grads = False")
         _mark(writer, contract, results)

@@ -82,7 +82,8 @@ def emit_inner(
     derivation = _derivation(contract)
     taken = [item.name for item in contract.inputs]
     count = len(derivation.gradients)
-    with writer.block(f"def {function}(ctx, lower, {', '.join(taken)}):"):
+    header = f"def {function}(ctx, lower, {', '.join(taken)}):"
+    with writer.duty("compiled_function_forward"), writer.block(header):
         names = saved_names(writer, lower, lower_saved)
         saved.emit_load(writer, lower, names, node="lower")
         flat_tangents = tangents.emit(writer, lower, compile_id, taken[count:], symbols=True)

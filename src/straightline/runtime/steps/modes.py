@@ -9,6 +9,9 @@ from straightline.capture.contract import Contract
 from straightline.runtime.writer import Writer
 from straightline.torch_private import switches
 
+# torch's name for what happens around the graph.
+_DUTY = "runtime_wrapper_orchestration"
+
 
 @contextlib.contextmanager
 def without_autocast(writer: Writer, contract: Contract) -> Iterator[None]:
@@ -28,12 +31,21 @@ def grad_mode(writer: Writer, now: bool, *, wanted: bool, needed: bool = True) -
         yield
         return
     switch = writer.bind(switches.set_grad_enabled, "set_grad_enabled")
-    with writer.duty("runtime_wrapper_orchestration"):
+    with writer.duty(_DUTY):
         writer.line(f"{switch}({wanted})")
-    with writer.block("try:"):
+    with _tried(writer):
         yield
-    with writer.duty("runtime_wrapper_orchestration"), writer.block("finally:"):
+    with writer.duty(_DUTY), writer.block("finally:"):
         writer.line(f"{switch}({now})")
+
+
+@contextlib.contextmanager
+def _tried(writer: Writer) -> Iterator[None]:
+    """A `try` around lines that do another job."""
+    with contextlib.ExitStack() as stack:
+        with writer.duty(_DUTY):
+            stack.enter_context(writer.block("try:"))
+        yield
 
 
 @contextlib.contextmanager
@@ -45,11 +57,12 @@ def view_tracking(writer: Writer, *, needed: bool) -> Iterator[None]:
     enabled = writer.bind(switches.is_view_replay_enabled, "is_view_replay_enabled")
     switch = writer.bind(switches.set_view_replay_enabled, "set_view_replay_enabled")
     before = writer.name("view_replay")
-    writer.line(f"{before} = {enabled}()")
-    writer.line(f"{switch}(True)")
-    with writer.block("try:"):
+    with writer.duty(_DUTY):
+        writer.line(f"{before} = {enabled}()")
+        writer.line(f"{switch}(True)")
+    with _tried(writer):
         yield
-    with writer.block("finally:"):
+    with writer.duty(_DUTY), writer.block("finally:"):
         writer.line(f"{switch}({before})")
 
 
@@ -64,11 +77,12 @@ def without_saved_tensor_hooks(writer: Writer, contract: Contract) -> Iterator[N
     enable = writer.bind(switches.enable_saved_hooks, "enable_saved_hooks")
     message = writer.bind(switches.HOOKS_INLINED, "HOOKS_INLINED")
     before = writer.name("hooks_disabled")
-    writer.line(f"{before} = {read}()")
-    writer.line(f"{disable}({message}, False)")
-    with writer.block("try:"):
+    with writer.duty(_DUTY):
+        writer.line(f"{before} = {read}()")
+        writer.line(f"{disable}({message}, False)")
+    with _tried(writer):
         yield
-    with writer.block("finally:"):
+    with writer.duty(_DUTY), writer.block("finally:"):
         with writer.block(f"if {before} is None:"):
             writer.line(f"{enable}()")
         with writer.block("else:"):
@@ -79,7 +93,8 @@ def emit_grad_after(writer: Writer, contract: Contract) -> None:
     """The user's function leaves grad mode changed."""
     if contract.modes.grad_after is not None:
         switch = writer.bind(switches.set_grad_enabled, "set_grad_enabled")
-        writer.line(f"{switch}({contract.modes.grad_after})")
+        with writer.duty(_DUTY):
+            writer.line(f"{switch}({contract.modes.grad_after})")
 
 
 def emit_prologue_range(writer: Writer, contract: Contract) -> None:
@@ -91,5 +106,5 @@ def emit_prologue_range(writer: Writer, contract: Contract) -> None:
         return
     profiler = writer.bind(switches.profiler, "profiler")
     record = writer.bind(switches.record_prologue, "record_prologue")
-    with writer.block(f"if {profiler}._is_profiler_enabled:"):
+    with writer.duty(_DUTY), writer.block(f"if {profiler}._is_profiler_enabled:"):
         writer.line(f"{record}()")

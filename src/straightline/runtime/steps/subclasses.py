@@ -62,12 +62,19 @@ def wrap(writer: Writer, layout: Layout, flat: Iterator[str]) -> str:
             )
 
 
-def wrap_named(writer: Writer, layout: Layout, flat: Iterator[str], wanted: str) -> str:
+def wrap_named(
+    writer: Writer,
+    layout: Layout,
+    flat: Iterator[str],
+    wanted: str,
+    *,
+    duty: str = "subclass_wrapper",
+) -> str:
     """As `wrap`; a subclass is bound to a name of its own, so that it is made once."""
     expression = wrap(writer, layout, flat)
     if not isinstance(layout, Subclass):
         return expression
     name = writer.name(wanted)
-    with writer.duty("subclass_wrapper"):
+    with writer.duty(duty):
         writer.line(f"{name} = {expression}")
     return name
