@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
@@ -35,6 +35,10 @@ def backend(
         from straightline.fallback import fall_back
 
         return fall_back(gm, example_inputs, resolved, report.summary())
+    if any(t.is_mkldnn for t in _tensors(gm, example_inputs)):
+        from straightline.fallback import run_as_captured
+
+        return run_as_captured(gm, resolved, "torch traces MKLDNN tensors as if they were dense")
     from straightline import pipeline
     from straightline.torch_private import dynamo
 
@@ -43,6 +47,13 @@ def backend(
             gm, example_inputs, functools.partial(pipeline.compile_graph, config=resolved)
         )
     return pipeline.compile_graph(gm, example_inputs, resolved)
+
+
+def _tensors(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """What a graph is given, and what it holds itself."""
+    yield from (value for value in example_inputs if isinstance(value, torch.Tensor))
+    yield from gm.parameters()
+    yield from gm.buffers()
 
 
 @overload
