@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "torch_private.operations",
         "torch_private.symbols",
     ),
-    "fallback": ("capture.origins", "config", "report", "torch_private.stock"),
+    "fallback": ("capture.origins", "config", "report", "torch_private"),
     "pipeline": ("capture", "config", "errors", "fallback", "report", "runtime", "torch_private"),
     "compiled": ("errors", "torch_private"),
     "api": ("compiled", "config", "errors", "fallback", "pipeline", "torch_private"),

@@ -10,11 +10,14 @@ from torch import fx
 from straightline.capture import origins
 from straightline.config import Config
 from straightline.report import fallbacks
+from straightline.torch_private import dynamo
 
 
 def run_as_captured(gm: fx.GraphModule, config: Config, reason: str) -> Callable[..., Any]:
-    """Run the captured graph as it stands: what torch's tracing would get wrong as well."""
-    _announce(gm, config, reason, "its operations run one by one, as without torch.compile")
+    """Run the captured graph as it stands: what torch's tracing cannot do, or gets wrong."""
+    _announce(gm, config, reason, fallbacks.AS_CAPTURED)
+    if dynamo.takes_boxed_arguments(gm):
+        return lambda arguments: gm.forward(*arguments)
     return gm.forward
 
 
@@ -24,13 +27,13 @@ def fall_back(
     """Compile with torch's stock `aot_autograd`: counted, said once per reason, or refused."""
     from straightline.torch_private import stock
 
-    _announce(gm, config, reason, None)
+    _announce(gm, config, reason, fallbacks.STOCK)
     return stock.compile_graph(gm, example_inputs)
 
 
-def _announce(gm: fx.GraphModule, config: Config, reason: str, todo: str | None) -> None:
+def _announce(gm: fx.GraphModule, config: Config, reason: str, to: str) -> None:
     origin = origins.first(gm)
     where = f"{origin.file}:{origin.line}" if origin is not None else None
     if config.fallback == "error":
         raise fallbacks.refuse(reason, where)
-    fallbacks.record(reason, where, todo)
+    fallbacks.record(reason, where, to=to)

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import fx
 
+from straightline import fallback
 from straightline.capture import cse, naming, origins, protect, second_order, simplify
 from straightline.capture.contract import Contract
 from straightline.config import Config
@@ -35,7 +36,19 @@ from straightline.torch_private.stages import Stages
 def compile_graph(
     gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config
 ) -> Callable[..., Any]:
-    """The program of one graph that Dynamo captured, as the function that Dynamo will call."""
+    """The program of one graph that Dynamo captured, as the function that Dynamo will call.
+
+    A graph that torch's stages cannot trace runs as it was captured, and that is said.
+    """
+    try:
+        return _compile(gm, example_inputs, config)
+    except stages.Untraceable as failure:
+        return fallback.run_as_captured(gm, config, str(failure))
+
+
+def _compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config
+) -> Callable[..., Any]:
     name, compile_id = origins.identifier(dynamo.function_name()), dynamo.compile_id()
     observe = _observer(config, f"{name}_{origins.identifier(compile_id)}", example_inputs)
     with stages.trace(gm, example_inputs, joint_passes=(cse.eliminate,)) as traced:

@@ -9,6 +9,9 @@ from collections import Counter
 
 from straightline.errors import Unsupported, explain
 
+STOCK = "torch's aot_autograd"
+AS_CAPTURED = "the captured graph, one operation after the other"
+
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
 
@@ -17,7 +20,9 @@ class StraightlineFallbackWarning(UserWarning):
     """torch's stock runtime layer runs in place of straightline's."""
 
 
-def record(reason: str, where: str | None = None, todo: str | None = None) -> None:
+def record(
+    reason: str, where: str | None = None, todo: str | None = None, to: str = STOCK
+) -> None:
     """Count one fall-back; warn if it is the first for `reason` since the start or `clear`.
 
     `where` is `file:line` in the user's program. The option `fallback="error"` is the caller's to
@@ -27,7 +32,7 @@ def record(reason: str, where: str | None = None, todo: str | None = None) -> No
         _counts[reason] += 1
         first = _counts[reason] == 1
     if first:
-        warnings.warn(_text(reason, where, todo), StraightlineFallbackWarning, stacklevel=2)
+        warnings.warn(_text(reason, where, todo, to), StraightlineFallbackWarning, stacklevel=2)
 
 
 def refuse(reason: str, where: str | None = None, todo: str | None = None) -> Unsupported:
@@ -51,9 +56,9 @@ def clear() -> None:
         _counts.clear()
 
 
-def _text(reason: str, where: str | None, todo: str | None) -> str:
+def _text(reason: str, where: str | None, todo: str | None, to: str) -> str:
     return explain(
-        f"straightline falls back to torch's aot_autograd: {reason}",
+        f"straightline falls back to {to}: {reason}",
         where,
         todo or "results stay right, calls cost more; `straightline doctor` says what is degraded",
     )

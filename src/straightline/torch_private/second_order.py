@@ -42,7 +42,7 @@ from torch._functorch._aot_autograd.schemas import (
 )
 from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import TracingContext, tracing
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -283,7 +283,8 @@ def derived(
 
     `order` 2 is the second-order program. The tracing state lives until the block ends.
     """
-    fake_mode = next(x.fake_mode for x in example_inputs if hasattr(x, "fake_mode"))
+    fake_mode = detect_fake_mode(list(example_inputs))
+    assert fake_mode is not None
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(fake_mode)))
         stack.enter_context(ambient.restored())

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch._C import _DisableAutocast, _is_any_autocast_enabled
 from torch._dynamo import compiled_autograd
+from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.graph_compile import (
     _aot_stage2a_partition,
@@ -69,6 +70,11 @@ class Stages:
     tracing: TracingContext | None
     compile: CompileContext | None
 
+    def inputs_are_merged(self, index: int | None) -> bool:
+        """Whether graph input `index` is the common base of several arguments."""
+        merged = len(self.synthetic.base_groups) if self.synthetic.needs_post_compile else 0
+        return index is not None and index < merged
+
     @property
     def inner_meta(self) -> ViewAndMutationMeta:
         """The metadata of the graph itself, subclasses taken apart."""
@@ -85,95 +91,125 @@ def trace(
     Each of `joint_passes` edits the joint graph before it is split. Torch's own CSE stays off in
     here, as it would load Inductor's pattern matcher.
     """
+    with contextlib.ExitStack() as stack:
+        with _failures_are_told():
+            stages = _traced(stack, gm, example_inputs, joint_passes)
+        yield stages
+
+
+class Untraceable(Exception):
+    """torch's own stages cannot trace a graph."""
+
+
+@contextlib.contextmanager
+def _failures_are_told() -> Iterator[None]:
+    """What torch's stages raise, unless it is meant for Dynamo, says that the graph is untraceable."""
+    try:
+        yield
+    except TorchDynamoException:
+        raise
+    except Exception as error:
+        first = next(iter(str(error).splitlines()), "")
+        raise Untraceable(
+            f"torch's stages cannot trace this graph ({type(error).__name__}: {first[:200]})"
+        ) from error
+
+
+def _traced(
+    stack: contextlib.ExitStack,
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    joint_passes: Sequence[JointPass],
+) -> Stages:
     hooks = top_saved_tensors_hooks()
     # A program that ends in another grad mode leaves it switched when it is traced.
     grad_enabled = torch.is_grad_enabled()
-    with contextlib.ExitStack() as stack:
-        stack.callback(torch.set_grad_enabled, grad_enabled)
-        stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
-        (
-            flat_fn,
-            lifted,
-            _param_names,
-            _buffer_names,
-            fake_inputs,
-            descriptions,
-            aot_config,
-            fake_mode,
-            shape_env,
-            _in_spec,
-            _out_spec,
-            waits,
-        ) = prepare_aot_module_simplified(
-            gm, list(example_inputs), None, None, True, False, flatten=False
-        )
-        stack.enter_context(compiled_autograd._disable())
-        moved: list[bool | None] = []
-        state = create_aot_state(
-            stack,
-            _watched(flat_fn, moved),
-            fake_inputs,
-            descriptions,
-            aot_config,
-            fake_mode,
-            shape_env,
-        )
-        state.fw_metadata.act_input_indices = waits
-        for position in _assigned(gm, len(lifted), state.fw_metadata.input_info):
-            moved[position] = True
-        if _writes_lists(gm):
-            # Tracing tensors in lists do not count.
-            moved[:] = [m or None for m in moved]
-        original_inputs, original_info = list(state.flat_args), state.fw_metadata.input_info
-        captured = aot_stage1_graph_capture(state, flat_fn)
-        dedupe, synthetic = captured.wrappers
-        assert isinstance(dedupe, AOTDedupeWrapper)
-        assert isinstance(synthetic, AOTSyntheticBaseWrapper)
+    stack.callback(torch.set_grad_enabled, grad_enabled)
+    stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
+    (
+        flat_fn,
+        lifted,
+        _param_names,
+        _buffer_names,
+        fake_inputs,
+        descriptions,
+        aot_config,
+        fake_mode,
+        shape_env,
+        _in_spec,
+        _out_spec,
+        waits,
+    ) = prepare_aot_module_simplified(
+        gm, list(example_inputs), None, None, True, False, flatten=False
+    )
+    stack.enter_context(compiled_autograd._disable())
+    moved: list[bool | None] = []
+    state = create_aot_state(
+        stack,
+        _watched(flat_fn, moved),
+        fake_inputs,
+        descriptions,
+        aot_config,
+        fake_mode,
+        shape_env,
+    )
+    state.fw_metadata.act_input_indices = waits
+    for position in _assigned(gm, len(lifted), state.fw_metadata.input_info):
+        moved[position] = True
+    if _writes_lists(gm):
+        # Tracing tensors in lists do not count.
+        moved[:] = [m or None for m in moved]
+    original_inputs, original_info = list(state.flat_args), state.fw_metadata.input_info
+    captured = aot_stage1_graph_capture(state, flat_fn)
+    dedupe, synthetic = captured.wrappers
+    assert isinstance(dedupe, AOTDedupeWrapper)
+    assert isinstance(synthetic, AOTSyntheticBaseWrapper)
+    if _has_symbolic_floats(captured.graph_module):
         _apply_tensorify_python_scalars(captured.graph_module)
-        for joint_pass in joint_passes:
-            joint_pass(captured.graph_module)
-        tracing = TracingContext.try_get()
-        common: dict[str, Any] = {
-            "meta": state.fw_metadata,
-            "subclass": captured.maybe_subclass_meta,
-            "inputs": list(state.flat_args),
-            "original_inputs": original_inputs,
-            "original_info": original_info,
-            "moved": moved,
-            "lifted": list(lifted),
-            "dedupe": dedupe,
-            "synthetic": synthetic,
-            "grad_enabled": grad_enabled,
-            "autocast": _is_any_autocast_enabled(),
-            "hooks_inlined": not compiled_autograd.in_compiled_autograd_region
-            and saved_tensors_hooks_are_inlineable(hooks),
-            "aot_id": aot_config.aot_id,
-            "tracing": tracing,
-            "compile": CompileContext.try_get(),
-        }
-        if state.needs_autograd:
-            forward, backward, _saved, _numbers, detach, _inputs = _aot_stage2a_partition(
+    for joint_pass in joint_passes:
+        joint_pass(captured.graph_module)
+    tracing = TracingContext.try_get()
+    common: dict[str, Any] = {
+        "meta": state.fw_metadata,
+        "subclass": captured.maybe_subclass_meta,
+        "inputs": list(state.flat_args),
+        "original_inputs": original_inputs,
+        "original_info": original_info,
+        "moved": moved,
+        "lifted": list(lifted),
+        "dedupe": dedupe,
+        "synthetic": synthetic,
+        "grad_enabled": grad_enabled,
+        "autocast": _is_any_autocast_enabled(),
+        "hooks_inlined": not compiled_autograd.in_compiled_autograd_region
+        and saved_tensors_hooks_are_inlineable(hooks),
+        "aot_id": aot_config.aot_id,
+        "tracing": tracing,
+        "compile": CompileContext.try_get(),
+    }
+    if state.needs_autograd:
+        forward, backward, _saved, _numbers, detach, _inputs = _aot_stage2a_partition(
+            captured.graph_module,
+            captured.updated_flat_args,
+            captured.maybe_subclass_meta,
+            state.fw_metadata,
+            state.aot_config,
+            min_cut_rematerialization_partition,
+        )
+        stages = Stages(forward, backward, detach=frozenset(detach), **common)
+    else:
+        with _DisableAutocast():
+            forward = run_joint_graph_passes_on_hops(
                 captured.graph_module,
-                captured.updated_flat_args,
-                captured.maybe_subclass_meta,
-                state.fw_metadata,
+                None,
                 state.aot_config,
-                min_cut_rematerialization_partition,
+                default_partition_fn=min_cut_rematerialization_partition,
             )
-            stages = Stages(forward, backward, detach=frozenset(detach), **common)
-        else:
-            with _DisableAutocast():
-                forward = run_joint_graph_passes_on_hops(
-                    captured.graph_module,
-                    None,
-                    state.aot_config,
-                    default_partition_fn=min_cut_rematerialization_partition,
-                )
-            stages = Stages(forward, None, detach=frozenset(), **common)
-        if tracing is not None:
-            # Dynamo's pass for data-parallel training keeps one of these for each split.
-            tracing.fw_metadata = stages.inner_meta
-        yield stages
+        stages = Stages(forward, None, detach=frozenset(), **common)
+    if tracing is not None:
+        # Dynamo's pass for data-parallel training keeps one of these for each split.
+        tracing.fw_metadata = stages.inner_meta
+    return stages
 
 
 def _watched(function: Callable[..., Any], moved: list[bool | None]) -> Callable[..., Any]:
@@ -227,3 +263,12 @@ def _writes_lists(gm: Any) -> bool:
 
 def _version(value: Any) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+def _has_symbolic_floats(graph: fx.GraphModule) -> bool:
+    """Whether numbers are left that torch's pass would make tensors of.
+
+    Where there are none it has nothing to do; but when a float was specialized before, it restarts
+    Dynamo, whose second analysis drops in-place methods whose result is not used.
+    """
+    return any(isinstance(n.meta.get("val"), torch.SymFloat) for n in graph.graph.nodes)

@@ -318,6 +318,8 @@ def _outputs(
         if functorch_config.view_replay_for_aliased_outputs:
             steps: tuple[ViewStep, ...] | None = None
             match output.origin:
+                case From.VIEW_OF_INPUT if stages.inputs_are_merged(base):
+                    pass  # torch recorded the way from the argument, not from the shared base
                 case From.VIEW_OF_INPUT:
                     steps = views.steps(info.view_meta_sequence, render)
                 case From.VIEW_OF_OUTPUT | From.VIEW_OF_BASE:
