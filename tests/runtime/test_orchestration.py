@@ -271,7 +271,7 @@ def test_outputs_carry_dynamic_dimensions() -> None:
     eager = torch.compile(fn, backend="aot_eager")
     torch._dynamo.reset()
     expected = eager(x)
-    name = "_dynamo_weak_dynamic_indices"
+    name = "_dynamo_propagated_dynamic_indices"
     assert getattr(out, name, None) == getattr(expected, name, None)
     assert getattr(out, name, None) == {0}
 

@@ -423,7 +423,7 @@ def test_backward_is_compiled_once_across_threads() -> None:
     if BACKEND == "straightline":
         import straightline
 
-        assert straightline.source(f).count("def backward") == 1
+        assert straightline.source(f).count("def net_backward(") == 1
 
 
 def test_context_variables_reach_backward() -> None:
