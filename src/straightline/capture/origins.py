@@ -86,6 +86,8 @@ def assigned_name(text: str) -> str | None:
         (statement,) = ast.parse(text).body
     except (SyntaxError, ValueError):
         return None
+    if any(isinstance(part, ast.Lambda) for part in ast.walk(statement)):
+        return None  # what it computes is not what the line assigns
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)]):
             return name
