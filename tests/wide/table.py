@@ -2,7 +2,8 @@
 
 A program is an ordinary function with fresh inputs. The oracle calls it eagerly and compiled, looks
 at everything, writes to the outputs, differentiates and looks again. One size is enough for most:
-the tables are about breadth, and dynamic shapes have a table of their own.
+the tables are about breadth, and dynamic shapes have a table of their own. `pytest -m "slow or not
+slow" tests/wide` runs all of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from oracle import Case
 
 
@@ -37,3 +39,11 @@ class Programs(dict[str, Case]):
             return fn
 
         return put
+
+
+def some(programs: Programs, share: int) -> list[Any]:
+    """Names to parametrise a test with, of which one in `share` is part of the default run."""
+    return [
+        pytest.param(name, marks=() if place % share == 0 else pytest.mark.slow)
+        for place, name in enumerate(programs)
+    ]
