@@ -52,7 +52,7 @@ class Origin:
         if position >= len(nodes):
             return f"input {position}"
         source = getattr(nodes[position], "_dynamo_source", None)
-        return str(getattr(source, "name", None) or nodes[position].name)
+        return origins.source_text(str(getattr(source, "name", None) or nodes[position].name))
 
 
 @dataclass(frozen=True)
