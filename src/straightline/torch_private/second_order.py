@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,6 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, PlainAOTOutput
 from torch._functorch._aot_autograd.graph_capture_wrappers import fn_prepped_for_autograd
 from torch._functorch._aot_autograd.graph_compile import (
-    _apply_tensorify_python_scalars,
     aot_stage1_graph_capture,
     run_joint_graph_passes_on_hops,
 )
@@ -44,6 +44,7 @@ from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_s
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -54,6 +55,8 @@ AUTOGRAD_FUNCTION: Any = torch.ops.higher_order.autograd_function_apply
 SAVE_RNG: Any = torch.ops.higher_order.run_and_save_rng_state
 WITH_RNG: Any = torch.ops.higher_order.run_with_rng_state
 WITH_EFFECTS: Any = torch.ops.higher_order.with_effects
+CHECKS: frozenset[Any] = frozenset({torch.ops.aten._linalg_check_errors.default})
+"""Operations whose only effect is an error: they may run again, and at any time."""
 SET_GRAD_ENABLED: Any = torch._C._set_grad_enabled
 outside_fake_mode = unset_fake_temporarily
 
@@ -185,13 +188,14 @@ def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]
             wanted = [
                 i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.requires_grad
             ]
-            found: Sequence[torch.Tensor | None] = torch.autograd.grad(
-                [o if o.shape == t.shape else o.view(t.shape) for o, t in pairs],
-                [inputs[i] for i in wanted],
-                [t for _, t in pairs],
-                create_graph=True,
-                allow_unused=True,
-            )
+            with _lines_kept([o for o, _ in pairs]):
+                found: Sequence[torch.Tensor | None] = torch.autograd.grad(
+                    [o if o.shape == t.shape else o.view(t.shape) for o, t in pairs],
+                    [inputs[i] for i in wanted],
+                    [t for _, t in pairs],
+                    create_graph=True,
+                    allow_unused=True,
+                )
         by_input = dict(zip(wanted, found, strict=True))
         kept[:] = [by_input.get(i) is not None for i in range(count)]
         # the copy makes every gradient a result of its own in the eyes of torch's alias analysis;
@@ -199,6 +203,32 @@ def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]
         return [g.clone() for g in found if g is not None]
 
     return gradients
+
+
+@contextlib.contextmanager
+def _lines_kept(results: Sequence[torch.Tensor]) -> Iterator[None]:
+    """What is traced in a backward of `results` tells the lines of the forward it is of.
+
+    Anomaly mode, under which torch traces, notes them at the nodes of the autograd graph.
+    """
+    before = traceback.format_stack()
+    nodes: list[Any] = [t.grad_fn for t in results if t.grad_fn is not None]
+    seen: set[Any] = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        node.register_prehook(functools.partial(_set_lines, node.metadata.get("traceback_", [])))
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+    try:
+        yield
+    finally:
+        traceback.set_stack_trace(before)
+
+
+def _set_lines(lines: list[str], _gradients: object) -> None:
+    traceback.set_stack_trace(lines)
 
 
 @dataclass(frozen=True)
@@ -313,7 +343,6 @@ def derived(
                 stack, function, given, places, config, fake_mode, fake_mode.shape_env
             )
             captured = aot_stage1_graph_capture(derived_state, function)
-            _apply_tensorify_python_scalars(captured.graph_module)
             yield Derived(
                 captured.graph_module,
                 derived_state,

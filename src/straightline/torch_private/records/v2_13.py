@@ -165,6 +165,13 @@ RECORD: Record = {
                 "restart_reason=",
             ),
         ),
+        "TorchDynamoException": Shape(
+            "class",
+            parts=(
+                "*args",
+                "**kwargs",
+            ),
+        ),
     },
     "torch._dynamo.external_utils": {
         "wrap_inline": Shape(
@@ -629,6 +636,10 @@ RECORD: Record = {
         "compile_context": Shape(
             "function",
             parts=("context",),
+        ),
+        "detect_fake_mode": Shape(
+            "function",
+            parts=("inputs=",),
         ),
         "tracing": Shape(
             "function",
