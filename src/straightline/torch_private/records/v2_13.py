@@ -747,6 +747,10 @@ RECORD: Record = {
     "torch.fx.experimental._backward_state": {
         "BackwardState": Shape("class"),
     },
+    "torch.ops": {
+        "aten": Shape("module"),
+        "aten._linalg_check_errors": Shape("builtin"),
+    },
     "torch.utils._python_dispatch": {
         "_disable_current_modes": Shape("function"),
     },
