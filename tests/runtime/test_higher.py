@@ -324,3 +324,34 @@ def test_a_program_inside_an_effect() -> None:
         return twice(compile(f)(x), [x])
 
     same(scenario, **CLOSE)
+
+
+LINEAR_ALGEBRA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "solve": lambda a: torch.linalg.solve(a, a.sin()),
+    "slogdet": lambda a: torch.linalg.slogdet(a)[1],
+    "eigvals": lambda a: torch.linalg.eigvals(a).abs(),
+}
+
+
+@pytest.mark.parametrize("name", list(LINEAR_ALGEBRA))
+def test_formulas_that_check_what_they_solve(name: str) -> None:
+    def scenario(compile: Compile) -> Any:
+        a = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+        value = compile(LINEAR_ALGEBRA[name])(a).pow(2).sum()
+        for _ in range(2):
+            (first,) = grad(value, a, create_graph=True)
+            value = first.pow(2).sum()
+        return plain(first), plain(*grad(value, a))
+
+    same(scenario, rtol=1e-9, atol=1e-9)
+
+
+def test_a_check_in_a_formula_fails_as_in_eager() -> None:
+    def scenario(compile: Compile) -> Any:
+        a = torch.ones(3, 3, dtype=torch.float64, requires_grad=True)
+        out = compile(LINEAR_ALGEBRA["slogdet"])(a)
+        with pytest.raises(torch.linalg.LinAlgError, match="singular") as raised:
+            grad(out, a, create_graph=True)
+        return str(raised.value)
+
+    same(scenario)

@@ -23,7 +23,9 @@ from torch import fx
 from straightline.capture import formulas, origins
 from straightline.capture.numbering import Numbering, draws
 from straightline.errors import SAVE_IT, DoubleBackwardError
+from straightline.torch_private import operations
 from straightline.torch_private.second_order import (
+    BACKWARD_TOKEN,
     REPLAYED,
     WITH_EFFECTS,
     WITH_RNG,
@@ -233,21 +235,28 @@ def _drop_effects(graph: fx.Graph, tokens: int) -> None:
     already.
 
     Each takes a token and hands on another; the first placeholders and the first outputs are
-    tokens.
+    tokens, and so are some of backward's. A check in the formula of a gradient stays, without them:
+    its place does not matter.
     """
     for node in graph.find_nodes(op="call_function", target=WITH_EFFECTS):
         results = {user.args[1]: user for user in node.users}
-        if not node.meta.get(REPLAYED) or set(results) - {0}:
+        operation, arguments = node.args[1], node.args[2:]
+        replayed = bool(node.meta.get(REPLAYED))
+        if not (replayed or operations.checks_only(operation)) or set(results) - {0}:
             raise _side_effects(origins.where(node))
+        if not replayed:
+            with graph.inserting_before(node):
+                check = graph.call_function(operation, arguments, dict(node.kwargs))
+            check.meta = {key: value for key, value in node.meta.items() if key != "val"}
         if 0 in results:
             results[0].replace_all_uses_with(node.args[0])
             graph.erase_node(results[0])
         graph.erase_node(node)
-    if tokens:
-        output = graph.output_node()
-        output.args = (outputs_of(graph)[tokens:],)
-        for placeholder in graph.find_nodes(op="placeholder")[:tokens]:
-            graph.erase_node(placeholder)
+    given = graph.find_nodes(op="placeholder")
+    gone = {*given[:tokens], *(n for n in given if str(n.target).startswith(BACKWARD_TOKEN))}
+    graph.output_node().args = (tuple(v for v in outputs_of(graph) if v not in gone),)
+    for placeholder in gone:
+        graph.erase_node(placeholder)
 
 
 class _Cut:
@@ -332,9 +341,10 @@ class _Cut:
 
 
 def _sweep(graph: fx.Graph) -> None:
-    """Remove everything that no output needs; nothing in the graph has an effect of its own."""
+    """Remove everything that no output needs; checks alone have an effect of their own."""
     for node in reversed(list(graph.nodes)):
-        if node.op not in ("placeholder", "output") and not node.users:
+        kept = node.op in ("placeholder", "output") or operations.checks_only(node.target)
+        if not (kept or node.users):
             graph.erase_node(node)
 
 

@@ -71,6 +71,11 @@ def is_random(target: object) -> bool:
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+def checks_only(target: object) -> bool:
+    """The operation's only effect is an error: it may run again, and at any time."""
+    return target is torch.ops.aten._linalg_check_errors.default
+
+
 def allocates_only(target: object) -> bool:
     """The operation's values are not defined (`empty` and its like)."""
     return isinstance(target, OpOverload) and target.name().startswith(

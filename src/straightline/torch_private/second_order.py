@@ -55,8 +55,8 @@ AUTOGRAD_FUNCTION: Any = torch.ops.higher_order.autograd_function_apply
 SAVE_RNG: Any = torch.ops.higher_order.run_and_save_rng_state
 WITH_RNG: Any = torch.ops.higher_order.run_with_rng_state
 WITH_EFFECTS: Any = torch.ops.higher_order.with_effects
-CHECKS: frozenset[Any] = frozenset({torch.ops.aten._linalg_check_errors.default})
-"""Operations whose only effect is an error: they may run again, and at any time."""
+BACKWARD_TOKEN = "tangents_token"
+"""How a joint graph's placeholders for the tokens of its backward are called, at least."""
 SET_GRAD_ENABLED: Any = torch._C._set_grad_enabled
 outside_fake_mode = unset_fake_temporarily
 

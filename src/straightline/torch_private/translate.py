@@ -55,7 +55,7 @@ from straightline.capture.contract import (
     Write,
     places,
 )
-from straightline.torch_private import missing, returns, symbols, versions, views
+from straightline.torch_private import missing, operations, returns, symbols, versions, views
 from straightline.torch_private.stages import Stages
 
 _ORIGIN: Mapping[OutputType, From] = {
@@ -392,7 +392,8 @@ def _handles(
     """What is noted for derivatives of higher order; nothing where there cannot be any."""
     meta = stages.meta
     refused = (
-        meta.num_backward_tokens or meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+        _has_effects(stages.backward)
+        or meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw
     )
     if refused or any(isinstance(v, BackwardState) for v in stages.inputs):
         return Handles()
@@ -409,6 +410,16 @@ def _handles(
         versions=() if keep_inputs else tuple(n for n in unsaved if n not in mutated),
         numbers=tuple(n for n, item in enumerate(inputs) if item.role is Role.NUMBER),
         values=tuple(tensors) if keep_inputs else (),
+    )
+
+
+def _has_effects(backward: fx.GraphModule | None) -> bool:
+    """A backward does more than to compute and to check."""
+    return backward is not None and any(
+        not operations.checks_only(node.args[1])
+        for node in backward.graph.find_nodes(
+            op="call_function", target=torch.ops.higher_order.with_effects
+        )
     )
 
 
