@@ -142,6 +142,7 @@ def text_of(made: Contract, ahead: fx.GraphModule, back: fx.GraphModule | None =
         compile_id="0/0",
         kept=written.saved,
         second_order=object(),
+        under_autocast=object(),
         rng_states=states,
     )
     return f"{writer.text}\n\n{behind.text}"

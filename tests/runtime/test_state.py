@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from oracle import BACKEND, Case, Cases, leaf, nonleaf, plain
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 # --- random numbers ---------------------------------------------------------------------------
 
@@ -139,6 +140,26 @@ def backward_under_autocast_too(x: Tensor, w: Tensor) -> Tensor:
 @casting(lambda n: (leaf(n, 3), leaf(3, 3)), contexts=(autocast,))
 def weight_used_twice_under_autocast(x: Tensor, w: Tensor) -> Tensor:
     return (x @ w) @ w
+
+
+@casting(lambda n: (leaf(n, 3), leaf(3, 3)), backward_context=autocast)
+def backward_alone_under_autocast(x: Tensor, w: Tensor) -> Tensor:
+    return (x @ w).sin() @ w
+
+
+def product_in_full(x: Tensor, w: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return (x @ w).sin() @ w.t()
+
+
+@casting(lambda n: (leaf(n, 3), leaf(3, 3)), contexts=(autocast,), backward_context=autocast)
+def computed_again_without_autocast(x: Tensor, w: Tensor) -> Tensor:
+    return checkpoint(product_in_full, x, w, use_reentrant=False) * 2
+
+
+@casting(lambda n: (leaf(n, 3), leaf(3, 3)), contexts=(autocast,))
+def computed_again_under_autocast(x: Tensor, w: Tensor) -> Tensor:
+    return checkpoint(lambda x, w: ((x @ w).sin() @ w).float(), x, w, use_reentrant=False) * 2
 
 
 @casting(lambda n: (plain(n, 3), leaf(3, 3)), contexts=(autocast,))

@@ -361,10 +361,14 @@ class Rng:
 
 @dataclass(frozen=True)
 class Modes:
-    """Global state around the program. Everything here is guarded by Dynamo for the forward."""
+    """Global state around the program. Everything here is guarded by Dynamo for the forward.
+
+    `backward_casts`: the backward graph holds casts of autocast; its caller decides otherwise.
+    """
 
     grad_enabled: bool
     autocast: bool = False
+    backward_casts: bool = False
     grad_after: bool | None = None
     deterministic: bool | None = None
     hooks_inlined: bool = False

@@ -11,7 +11,7 @@ from straightline.capture.origins import identifier
 from straightline.runtime import body, support
 from straightline.runtime.steps import modes, rng, saved, subclasses, tangents
 from straightline.runtime.writer import Writer, tuple_of
-from straightline.torch_private import switches
+from straightline.torch_private import autocast, switches
 
 # torch's name for what puts gradients of subclasses together.
 _WRAP = "backward_subclass_wrapper"
@@ -26,12 +26,15 @@ def emit(
     compile_id: str,
     kept: Sequence[str],
     second_order: object,
+    under_autocast: object,
     rng_states: object,
 ) -> None:
     """Write the function that autograd calls with the node and a list of gradients.
 
-    `second_order(ctx, grads)` is called instead when a graph of the gradients is wanted.
+    `second_order(ctx, grads)` is called instead when a graph of the gradients is wanted, and
+    `under_autocast(ctx, grads)` when autocast is on. None: this is that function.
     """
+    recast = under_autocast is None
     names = saved_names(writer, contract, kept)
     header = f"def {function}(ctx, grads, entered=False):"
     with writer.duty("compiled_function_backward"), writer.block(header):
@@ -40,13 +43,19 @@ def emit(
             refuse = writer.bind(support.needs_compiled_autograd, "needs_compiled_autograd")
             writer.line(f"raise {refuse}()")
             return
-        emit_state(writer, contract, function, second_order)
+        if not recast:
+            emit_state(writer, contract, function, second_order)
+            if _autocast_matters(contract, graph):
+                enabled = writer.bind(switches.is_autocast_enabled, "is_autocast_enabled")
+                cast = writer.bind(under_autocast, "under_autocast")
+                with writer.block(f"if {enabled}():"):
+                    writer.line(f"return {cast}(ctx, grads)")
         with writer.duty("backward_prologue"):
             received = [writer.name(t.name) for t in contract.tangents]
             or_none = tangents.emit_received(writer, contract, received)
             saved.emit_load(writer, contract, names)
             flat_tangents = tangents.emit(writer, contract, compile_id, received)
-        with modes.without_autocast(writer, contract):
+        with modes.without_autocast(writer, contract.modes.backward_casts):
             inputs = [*names.numbers, *names.tensors, *names.opaque, *flat_tangents]
             inputs += ["None"] * contract.backward_tokens
             inputs += rng.backward_inputs(writer, contract, rng_states)
@@ -56,6 +65,7 @@ def emit(
                 inputs,
                 needed=range(_flat_gradients(contract) + int(contract.rng.functional)),
                 own=set(inputs) | set(received),
+                recast=recast,
             )
         if contract.backward_tokens:
             flat = flat[: -contract.backward_tokens]
@@ -69,6 +79,12 @@ def emit(
             if contract.derivation is not None:
                 gradients = ["None", *gradients]  # for the node of the lower program
             writer.line(f"return {tuple_of(gradients)}")
+
+
+def _autocast_matters(contract: Contract, graph: fx.GraphModule) -> bool:
+    return not contract.modes.backward_casts and any(
+        autocast.casts(node.target) for node in graph.graph.nodes
+    )
 
 
 def _flat_gradients(contract: Contract) -> int:

@@ -13,8 +13,9 @@ from torch import fx
 
 from straightline.capture import origins
 from straightline.errors import CompilerBug
+from straightline.runtime.steps import modes
 from straightline.runtime.writer import Writer
-from straightline.torch_private import operations
+from straightline.torch_private import autocast, operations
 
 _INFIX: Mapping[object, str] = {
     operator.add: "+",
@@ -42,12 +43,15 @@ def emit(
     *,
     needed: Collection[int],
     own: Collection[str],
+    recast: bool = False,
 ) -> list[str]:
     """Write `gm`'s operations; returns an expression for each of its outputs.
 
     `inputs` are expressions for its placeholders. Outputs outside `needed` are given as "None" and
     what only they use is not computed. Each value is dropped after its last use; of the inputs only
-    those named in `own` are this function's to drop.
+    those named in `own` are this function's to drop. `recast`: this is a backward under its
+    caller's autocast. It reaches the operations of backward, whose results autograd would cast
+    back, and not what is computed again from forward.
     """
     nodes = list(gm.graph.nodes)
     results = list(nodes[-1].args[0])
@@ -68,11 +72,15 @@ def emit(
                 where = origins.origin(node)
                 comment = _comment(where, previous)
                 previous = where or previous
+                call = _call(writer, node, names)
+                cast = recast and autocast.casts(node.target)
+                if cast and not _of_forward(node):
+                    call += _cast_back(writer, node)
                 if node in returned or any(user in live for user in node.users):
                     names[node] = writer.name(wanted[node])
-                    writer.line(f"{names[node]} = {_call(writer, node, names)}", comment)
-                else:
-                    writer.line(_call(writer, node, names), comment)
+                    call = f"{names[node]} = {call}"
+                with modes.without_autocast(writer, cast and _of_forward(node)):
+                    writer.line(call, comment)
                 _drop(writer, node, names, last_use, returned, own)
             case "call_function":
                 pass
@@ -146,6 +154,18 @@ def _in_backward(node: fx.Node) -> bool:
     return bool(node.meta.get("autograd_backward")) or (
         node.meta.get("partitioner_tag") == "is_backward"
     )
+
+
+def _of_forward(node: fx.Node) -> bool:
+    """The node was traced in forward; in a backward graph, it is computed again."""
+    return node.meta.get("partitioner_tag") == "is_forward"
+
+
+def _cast_back(writer: Writer, node: fx.Node) -> str:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return ""
+    return f".to({_expression(writer, value.dtype, {})})"
 
 
 def _plain_name(node: fx.Node) -> str:

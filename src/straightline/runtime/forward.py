@@ -121,7 +121,7 @@ def emit_inner(
         if contract.backward_state is not None:
             writer.line(f"ctx._compiled_autograd_backward_state = {taken[contract.backward_state]}")
         extra: list[str] = []
-        with modes.without_autocast(writer, contract):
+        with modes.without_autocast(writer, contract.modes.autocast):
             inputs = flow.graph_inputs(writer, contract, taken)
             extra = rng.forward_inputs(writer, contract, rng_states)
             positions = flow.flat_positions(contract, needed)

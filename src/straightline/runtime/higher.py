@@ -89,7 +89,7 @@ def emit_inner(
         flat_tangents = tangents.emit(writer, lower, compile_id, taken[count:], symbols=True)
         kept = [*names.tensors, *names.opaque, *names.numbers]
         inputs = _inputs(writer, lower, derivation, kept, flat_tangents)
-        with modes.without_autocast(writer, contract):
+        with modes.without_autocast(writer, contract.modes.autocast):
             flat = body.emit(
                 writer,
                 graph,

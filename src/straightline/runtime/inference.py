@@ -35,7 +35,7 @@ def emit(writer: Writer, contract: Contract, graph: fx.GraphModule, function: st
             stack.enter_context(
                 modes.grad_mode(writer, contract.modes.grad_enabled, wanted=False, needed=shielded)
             )
-            stack.enter_context(modes.without_autocast(writer, contract))
+            stack.enter_context(modes.without_autocast(writer, contract.modes.autocast))
             inputs = flow.graph_inputs(writer, contract, [i.name for i in contract.inputs])
             inputs += rng.forward_inputs(writer, contract, None)
             own = {a.name for a in contract.arguments} if contract.boxed else set()

@@ -248,6 +248,9 @@ class _Build:
         def settle(function: Callable[..., Any]) -> None:
             functions[name].__globals__[above_name] = function
 
+        def compile_cast() -> Callable[..., Any]:
+            return self.seams.later(lambda: self._cast_backward(contract, graph, kept, states))
+
         above = Lazy(compile_above, settle)
         backward.emit(
             writer,
@@ -257,11 +260,37 @@ class _Build:
             compile_id=self.program.compile_id,
             kept=kept,
             second_order=above,
+            under_autocast=Lazy(compile_cast, lambda function: None),
             rng_states=states,
         )
         above_name = next((n for n, v in writer.globals.items() if v is above), "")
         functions = self._add(writer, contract, direction)
         return functions[name]
+
+    def _cast_backward(
+        self,
+        contract: Contract,
+        graph: fx.GraphModule,
+        kept: Sequence[str],
+        states: rng.GeneratorStates | None,
+    ) -> Callable[..., Any]:
+        """The backward for callers that have autocast on."""
+        order = contract.derivation.order if contract.derivation else 1
+        direction = f"{higher.title(order, 'backward')} under autocast"
+        writer = _writer(contract, direction, self.program.compile_id)
+        name = writer.name(identifier(f"{contract.name}_{direction}"))
+        backward.emit(
+            writer,
+            contract,
+            graph,
+            name,
+            compile_id=self.program.compile_id,
+            kept=kept,
+            second_order=None,
+            under_autocast=None,
+            rng_states=states,
+        )
+        return self._add(writer, contract, direction)[name]
 
     def _above(self, lower: Contract, kept: Sequence[str], derive: Derive) -> Callable[..., Any]:
         """The entry of the program one order above `lower`."""

@@ -49,7 +49,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from straightline.capture.contract import places
-from straightline.torch_private import translate
+from straightline.torch_private import autocast, translate
 
 AUTOGRAD_FUNCTION: Any = torch.ops.higher_order.autograd_function_apply
 SAVE_RNG: Any = torch.ops.higher_order.run_and_save_rng_state
@@ -188,7 +188,7 @@ def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]
             wanted = [
                 i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.requires_grad
             ]
-            with _lines_kept([o for o, _ in pairs]):
+            with _lines_kept([o for o, _ in pairs]), autocast.off_in_backward():
                 found: Sequence[torch.Tensor | None] = torch.autograd.grad(
                     [o if o.shape == t.shape else o.view(t.shape) for o, t in pairs],
                     [inputs[i] for i in wanted],

@@ -25,6 +25,7 @@ from torch._functorch._aot_autograd.runtime_wrappers import (
     AOTSyntheticBaseWrapper,
 )
 from torch._functorch._aot_autograd.schemas import (
+    AOTState,
     InputAliasInfo,
     SubclassMeta,
     ViewAndMutationMeta,
@@ -37,7 +38,7 @@ from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_s
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext, TracingContext
 
-from straightline.torch_private import operations
+from straightline.torch_private import autocast, operations
 
 JointPass = Callable[[fx.GraphModule], None]
 
@@ -126,6 +127,7 @@ def _traced(
     grad_enabled = torch.is_grad_enabled()
     stack.callback(torch.set_grad_enabled, grad_enabled)
     stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
+    stack.enter_context(autocast.backward_without())
     (
         flat_fn,
         lifted,
@@ -166,6 +168,8 @@ def _traced(
     assert isinstance(synthetic, AOTSyntheticBaseWrapper)
     if _has_symbolic_floats(captured.graph_module):
         _apply_tensorify_python_scalars(captured.graph_module)
+    if state.needs_autograd and captured.maybe_subclass_meta is None and autocast.one_region(gm):
+        autocast.share_casts(captured.graph_module, _leaves(captured.graph_module, state))
     for joint_pass in joint_passes:
         joint_pass(captured.graph_module)
     tracing = TracingContext.try_get()
@@ -210,6 +214,16 @@ def _traced(
         # Dynamo's pass for data-parallel training keeps one of these for each split.
         tracing.fw_metadata = stages.inner_meta
     return stages
+
+
+def _leaves(joint: fx.GraphModule, state: AOTState) -> set[fx.Node]:
+    """Inputs of the joint graph that autocast would keep the cast of."""
+    inputs = joint.graph.find_nodes(op="placeholder")[len(state.fw_metadata.tokens) :]
+    return {
+        node
+        for node, about in zip(inputs, state.fw_metadata.input_info, strict=False)
+        if about.is_leaf and about.requires_grad
+    }
 
 
 def _watched(function: Callable[..., Any], moved: list[bool | None]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import torch
 from torch._C import (
     _DisableAutocast,
     _get_obj_in_tls,
+    _is_any_autocast_enabled,
     _is_key_in_tls,
     _is_view_replay_enabled,
     _set_grad_enabled,
@@ -32,6 +33,7 @@ saved_hooks_disabled_message = _saved_tensors_hooks_get_disabled_error_message
 set_version = _unsafe_set_version_counter
 functorch_stack = peek_interpreter_stack
 graph_is_kept = _get_current_graph_task_keep_graph
+is_autocast_enabled = _is_any_autocast_enabled
 are_deterministic = torch.are_deterministic_algorithms_enabled
 profiler = torch.autograd.profiler
 has_stashed = _is_key_in_tls

@@ -55,7 +55,15 @@ from straightline.capture.contract import (
     Write,
     places,
 )
-from straightline.torch_private import missing, operations, returns, symbols, versions, views
+from straightline.torch_private import (
+    autocast,
+    missing,
+    operations,
+    returns,
+    symbols,
+    versions,
+    views,
+)
 from straightline.torch_private.stages import Stages
 
 _ORIGIN: Mapping[OutputType, From] = {
@@ -354,6 +362,7 @@ def _modes(stages: Stages) -> Modes:
     return Modes(
         grad_enabled=stages.grad_enabled,
         autocast=stages.autocast,
+        backward_casts=stages.autocast and autocast.backward_has_casts(),
         grad_after=meta.grad_enabled_mutation,
         deterministic=meta.deterministic if stages.backward is not None else None,
         hooks_inlined=stages.hooks_inlined and stages.backward is not None,

@@ -14,9 +14,9 @@ _DUTY = "runtime_wrapper_orchestration"
 
 
 @contextlib.contextmanager
-def without_autocast(writer: Writer, contract: Contract) -> Iterator[None]:
-    """The graph holds its casts already."""
-    if not contract.modes.autocast:
+def without_autocast(writer: Writer, casts: bool) -> Iterator[None]:
+    """A graph that holds its casts already must not be cast again."""
+    if not casts:
         yield
         return
     disable = writer.bind(switches.DisableAutocast, "DisableAutocast")

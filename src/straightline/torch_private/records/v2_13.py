@@ -6,6 +6,13 @@ RECORD: Record = {
     "torch._C": {
         "_DisableAutocast": Shape("class"),
         "_autocast_supported_devices": Shape("builtin"),
+        "_dispatch_has_kernel_for_dispatch_key": Shape(
+            "builtin",
+            parts=(
+                "arg0",
+                "arg1",
+            ),
+        ),
         "_get_obj_in_tls": Shape(
             "builtin",
             parts=("arg0",),
@@ -234,6 +241,7 @@ RECORD: Record = {
         ),
     },
     "torch._functorch._aot_autograd.graph_capture_wrappers": {
+        "disable_autocast": Shape("function"),
         "fn_prepped_for_autograd": Shape(
             "function",
             parts=(
@@ -571,6 +579,7 @@ RECORD: Record = {
         ),
     },
     "torch._functorch.config": {
+        "backward_pass_autocast": Shape("value"),
         "check_custom_op_aliasing": Shape("value"),
         "cse": Shape("value"),
         "debug_assert": Shape("value"),
@@ -744,12 +753,23 @@ RECORD: Record = {
         ),
         "unset_fake_temporarily": Shape("function"),
     },
+    "torch.amp.autocast_mode": {
+        "_enter_autocast": Shape(
+            "function",
+            parts=("*vals",),
+        ),
+        "_exit_autocast": Shape(
+            "function",
+            parts=("mode",),
+        ),
+    },
     "torch.fx.experimental._backward_state": {
         "BackwardState": Shape("class"),
     },
     "torch.ops": {
         "aten": Shape("module"),
         "aten._linalg_check_errors": Shape("builtin"),
+        "aten._to_copy": Shape("builtin"),
     },
     "torch.utils._python_dispatch": {
         "_disable_current_modes": Shape("function"),
