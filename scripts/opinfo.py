@@ -10,8 +10,8 @@ Every sample that eager can run is compiled by the backend and by torch's aot_ea
 Outputs, gradients, the arguments after the call, and which outputs are arguments or share their
 memory are compared. A process that dies or hangs costs one operator, and shows as a crash. Results
 are kept as lines beside the JSON file (`.jsonl`): with `--resume` a run that was stopped goes on
-from there. Exit status 1 when the backend fails a sample that aot_eager passes, falls back to
-torch's runtime layer, or takes the process with it. aot_eager refuses to differentiate gradients,
+from there. Exit status 1 when the backend fails a sample that aot_eager passes, falls back for one
+that aot_eager compiles, or takes the process with it. aot_eager refuses to differentiate gradients,
 so in the second order whatever is not as in eager counts.
 
 `compiled` counts the samples of which the backend was given at least one graph; `stock_compiled`
@@ -221,6 +221,7 @@ def unlike(want: Any, have: Any, values: bool, strides: bool) -> str | None:
 
 def text_of(error: BaseException) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    lines = [line for line in lines if "TORCHDYNAMO_VERBOSE" not in line]
     return f"{type(error).__name__}: {' '.join(lines[:3])}"[:400]
 
 
@@ -336,8 +337,6 @@ def one_sample(case: Case, index: int, question: dict[str, Any], result: dict[st
     result["graphs"] += graphs
     result["compiled"] += graphs > 0
     reasons = fallback_reasons()
-    if reasons:
-        result["fallbacks"].append({"sample": index, "reasons": reasons})
     if case.order == 1:
         stock, graphs = try_backend(STOCK, case, expected, repeats, dynamic)
         result["stock_passed"] += stock is None
@@ -346,6 +345,10 @@ def one_sample(case: Case, index: int, question: dict[str, Any], result: dict[st
             result["stock_failures"].append({"sample": index, "failure": stock})
     else:
         stock = None
+    if reasons:
+        result["fallbacks"].append(
+            {"sample": index, "reasons": reasons, "stock_compiles": graphs > 0 and stock is None}
+        )
     if failure is not None:
         result["failures"].append(
             {"sample": index, "failure": failure, "stock_passes": stock is None}
@@ -450,8 +453,14 @@ def summary(
             for failure in result["stock_failures"]
         ),
         "fallbacks": [
-            {"op": result["op"], **fallback} for result in ran for fallback in result["fallbacks"]
+            {"op": result["op"], **fallback}
+            for result in ran
+            for fallback in result["fallbacks"]
+            if fallback["stock_compiles"]
         ],
+        "fallbacks_where_stock_cannot": sum(
+            not fallback["stock_compiles"] for result in ran for fallback in result["fallbacks"]
+        ),
         "crashes": {result["op"]: result["crash"] for result in results if "crash" in result},
         "never_compiled": sorted(r["op"] for r in ran if r["samples"] and not r["compiled"]),
         "skipped": {r["op"]: r["skipped"] for r in results if r.get("skipped")},

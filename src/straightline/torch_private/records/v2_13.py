@@ -768,7 +768,6 @@ RECORD: Record = {
     },
     "torch.ops": {
         "aten": Shape("module"),
-        "aten._linalg_check_errors": Shape("builtin"),
         "aten._to_copy": Shape("builtin"),
     },
     "torch.utils._python_dispatch": {
