@@ -27,6 +27,9 @@ from language import Program
 from programs import generate
 from shrink import shrink
 
+OTHER = ("dynamo", "stock", "refused", "untraceable")
+"""What is not ours: see `compare.Verdict`."""
+
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """What became of one program, as JSON."""
@@ -151,7 +154,7 @@ def summary(
         "findings_that_aot_eager_passes": [r["seed"] for r in findings if not r["aot_eager_too"]],
         "groups": dict(groups.most_common()),
         "findings": findings,
-        "other": [r for r in results if r["status"] in ("dynamo", "stock", "refused")],
+        "other": [r for r in results if r["status"] in OTHER],
     }
 
 

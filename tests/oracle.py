@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch._dynamo
 from torch import Tensor
@@ -599,6 +600,12 @@ class Case:
 
     def run(self, **options: Any) -> None:
         check(self.fn, self.make_args, **{**self.options, **options})
+
+    def as_captured(self) -> Any:
+        """The case for pytest, where torch's stages cannot trace it, and it runs as captured."""
+        ignored = "ignore::straightline.report.fallbacks.StraightlineFallbackWarning"
+        marks = [pytest.mark.fallback, pytest.mark.filterwarnings(ignored)]
+        return pytest.param(self, marks=marks, id=str(self))
 
 
 class Cases(list[Case]):

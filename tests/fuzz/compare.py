@@ -71,8 +71,8 @@ class Verdict:
             stock     only differences of `SOFT_KINDS`, every one of which aot_eager shows too
             refused   a second derivative refused, with the option that keeps the value; and that
                       option gives eager's result
-            untraceable  torch's tracing raises, in aot_eager too; ours runs the graph as captured, says
-                      so, and gives eager's result
+            untraceable  torch's tracing raises, in aot_eager too; ours runs the graph as captured,
+                      says so, and gives eager's result
             finding   ours
     """
 
@@ -426,7 +426,11 @@ def blame(source: str, name: str, backend: str, eager: list[Step], verdict: Verd
     if verdict.kinds() == ("undifferentiable",):
         stock = {(where, "undifferentiable") for where, kind in stock if kind == "error"}
     untraceable = all(reason.startswith(UNTRACEABLE) for reason in verdict.fallbacks)
-    if verdict.kinds() == ("fallback",) and untraceable and any(kind == "error" for _, kind in stock):
+    if (
+        verdict.kinds() == ("fallback",)
+        and untraceable
+        and any(kind == "error" for _, kind in stock)
+    ):
         return replace(verdict, status="untraceable", aot_eager_too=True)
     if SOFT_KINDS.issuperset(verdict.kinds()) and ours <= stock:
         return replace(verdict, status="stock", aot_eager_too=True)

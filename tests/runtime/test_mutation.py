@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -864,14 +865,32 @@ def input_read_and_mutated_by_backward(x: Tensor, counter: Tensor) -> Tensor:
 ALL = [*values, *leaves, *hidden, *storage, *shared, *in_backward]
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
+# torch's stages cannot trace these: eager's version error at compile time; a tensor beside its
+# view, of sizes that Dynamo cannot guard; views of another dtype; storage that is replaced and
+# written to.
+AS_CAPTURED = {
+    "mutate_base_and_view",
+    "mutate_nonleaf_base_read_view",
+    "set_storage_then_mutate",
+    "mutate_leaf_after_it_was_saved",
+    "mutate_leaf_beside_its_view",
+    "mutate_view_argument_of_leaf_under_no_grad",
+    "mutate_under_other_dtype",
+}
+
+
+def listed(cases: Iterable[Case]) -> list[Any]:
+    return [case.as_captured() if str(case) in AS_CAPTURED else case for case in cases]
+
+
+@pytest.mark.parametrize("case", listed(ALL), ids=str)
 def test_mutation(case: Case) -> None:
     case.run()
 
 
 # Dynamo breaks the graph at these methods of an input: what it leaves must be right, and so must
 # the whole graph be when another front end hands it over.
-@pytest.mark.parametrize("case", [*metadata, *storage_views], ids=str)
+@pytest.mark.parametrize("case", listed([*metadata, *storage_views]), ids=str)
 @pytest.mark.parametrize("through_dynamo", [True, False], ids=["dynamo", "backend"])
 def test_mutation_of_metadata(case: Case, through_dynamo: bool) -> None:
     case.run(fullgraph=False, through_dynamo=through_dynamo)

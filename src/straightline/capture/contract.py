@@ -145,12 +145,16 @@ class Write(enum.Enum):
 
 @dataclass(frozen=True)
 class Mutation:
-    """Input `input` receives value number k, its position in `Contract.mutations`."""
+    """Input `input` receives value number k, its position in `Contract.mutations`.
+
+    `grows`: the new geometry may need more memory than the input has.
+    """
 
     input: int
     write: Write
     requires_grad: bool
     layout: Layout = Plain()
+    grows: bool = False
 
     @property
     def differentiable(self) -> bool:

@@ -20,9 +20,7 @@ class StraightlineFallbackWarning(UserWarning):
     """torch's stock runtime layer runs in place of straightline's."""
 
 
-def record(
-    reason: str, where: str | None = None, todo: str | None = None, to: str = STOCK
-) -> None:
+def record(reason: str, where: str | None = None, todo: str | None = None, to: str = STOCK) -> None:
     """Count one fall-back; warn if it is the first for `reason` since the start or `clear`.
 
     `where` is `file:line` in the user's program. The option `fallback="error"` is the caller's to

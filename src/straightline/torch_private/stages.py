@@ -38,7 +38,7 @@ from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_s
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext, TracingContext
 
-from straightline.torch_private import autocast, operations
+from straightline.torch_private import autocast, guards, operations, sharing
 
 JointPass = Callable[[fx.GraphModule], None]
 
@@ -93,8 +93,18 @@ def trace(
     here, as it would load Inductor's pattern matcher.
     """
     with contextlib.ExitStack() as stack:
-        with _failures_are_told():
-            stages = _traced(stack, gm, example_inputs, joint_passes)
+        assumed = guards.Assumed()
+        try:
+            with _failures_are_told():
+                stages = _traced(stack, gm, example_inputs, joint_passes)
+                if assumed.cannot_be_checked():
+                    raise Untraceable(
+                        "torch's stages cannot trace this graph (they assume something of a tensor "
+                        "that is not passed, only a view of it, which Dynamo cannot check)"
+                    )
+        except Untraceable:
+            assumed.forget()
+            raise
         yield stages
 
 
@@ -104,10 +114,10 @@ class Untraceable(Exception):
 
 @contextlib.contextmanager
 def _failures_are_told() -> Iterator[None]:
-    """What torch's stages raise, unless it is meant for Dynamo, says that the graph is untraceable."""
+    """What torch's stages raise means an untraceable graph, unless it is meant for Dynamo."""
     try:
         yield
-    except TorchDynamoException:
+    except (TorchDynamoException, Untraceable):
         raise
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
@@ -156,6 +166,7 @@ def _traced(
         shape_env,
     )
     state.fw_metadata.act_input_indices = waits
+    sharing.agree(state)
     for position in _assigned(gm, len(lifted), state.fw_metadata.input_info):
         moved[position] = True
     if _writes_lists(gm):
@@ -166,8 +177,7 @@ def _traced(
     dedupe, synthetic = captured.wrappers
     assert isinstance(dedupe, AOTDedupeWrapper)
     assert isinstance(synthetic, AOTSyntheticBaseWrapper)
-    if _has_symbolic_floats(captured.graph_module):
-        _apply_tensorify_python_scalars(captured.graph_module)
+    tensorify_floats(captured.graph_module)
     if state.needs_autograd and captured.maybe_subclass_meta is None and autocast.one_region(gm):
         autocast.share_casts(captured.graph_module, _leaves(captured.graph_module, state))
     for joint_pass in joint_passes:
@@ -279,10 +289,11 @@ def _version(value: Any) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
 
-def _has_symbolic_floats(graph: fx.GraphModule) -> bool:
-    """Whether numbers are left that torch's pass would make tensors of.
+def tensorify_floats(graph: fx.GraphModule) -> None:
+    """Make tensors of the Python floats that vary, so that they stay out of the guards.
 
-    Where there are none it has nothing to do; but when a float was specialized before, it restarts
-    Dynamo, whose second analysis drops in-place methods whose result is not used.
+    Without such floats torch's pass has nothing to do; but when a float was specialized before, it
+    restarts Dynamo, whose second analysis drops in-place methods whose result is not used.
     """
-    return any(isinstance(n.meta.get("val"), torch.SymFloat) for n in graph.graph.nodes)
+    if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in graph.graph.nodes):
+        _apply_tensorify_python_scalars(graph)

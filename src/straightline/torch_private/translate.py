@@ -27,6 +27,7 @@ from torch._guards import TracingContext
 from torch._library.utils import is_builtin
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.experimental._backward_state import BackwardState
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from straightline.capture.contract import (
     Argument,
@@ -283,18 +284,37 @@ def return_layouts(meta: ViewAndMutationMeta) -> tuple[Layout, ...]:
 def _mutations(stages: Stages) -> tuple[Mutation, ...]:
     meta = stages.meta
     layouts = return_layouts(meta)
+    returned = returns.returned(stages)
     result = []
     for position, index in enumerate(meta.mutated_inp_runtime_indices):
         info = meta.input_info[index]
         value = stages.inputs[index]
-        detached = info.is_leaf and value.requires_grad
+        unseen = (
+            info.is_leaf
+            or stages.backward is None
+            or info.mutations_hidden_from_autograd
+            or info.mutations_under_no_grad_or_inference_mode
+        )
+        detached = unseen and value.requires_grad
         streams = meta.mutated_inp_stream_indices
         on_stream = (
             streams is not None and position < len(streams) and streams[position] is not None
         )
         write = _write(info, detached=detached, on_stream=on_stream)
-        result.append(Mutation(index, write, info.requires_grad, layouts[position]))
+        grows = info.mutates_metadata and _grows(value, returned[position])
+        result.append(Mutation(index, write, info.requires_grad, layouts[position], grows))
     return tuple(result)
+
+
+def _grows(value: torch.Tensor, new: Any) -> bool:
+    """Whether a new geometry may reach beyond the memory that an input has."""
+    to = returns.fake(new)
+    if not isinstance(to, torch.Tensor) or to.layout is not torch.strided:
+        return False
+    reach = to.storage_offset() + 1
+    for size, stride in zip(to.shape, to.stride(), strict=True):
+        reach = reach + (size - 1) * stride
+    return not statically_known_true(reach * to.element_size() <= value.untyped_storage().nbytes())
 
 
 def _write(info: InputAliasInfo, *, detached: bool, on_stream: bool) -> Write:

@@ -67,10 +67,11 @@ def _emit_asserts(writer: Writer, contract: Contract) -> None:
 
 def emit_version_bumps(writer: Writer, contract: Contract) -> None:
     """Members whose base was made from the storage do not share its version: move it by hand."""
-    for base in contract.bases:
+    for position, base in enumerate(contract.bases):
         names = [contract.arguments[m].name for m in base.mutated]
+        shared = contract.inputs[position].name
         bump = writer.bind(torch.autograd.graph.increment_version, "increment_version")
         for name in names:
-            no_base = f"if {name}._base is None:"
+            no_base = f"if {name}._base is None and {name} is not {shared}:"
             with writer.duty("synthetic_base_wrapper"), writer.block(no_base):
                 writer.line(f"{bump}({name})")

@@ -24,6 +24,8 @@ def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> None:
 
 def _write(writer: Writer, target: str, mutation: Mutation, value: str) -> None:
     restride = f"{target}.as_strided_({value}.size(), {value}.stride(), {value}.storage_offset())"
+    if mutation.grows:
+        writer.line(f"{target}.resize_({value}.size())")
     match mutation.write:
         case Write.COPY:
             writer.line(f"{target}.copy_({value})")

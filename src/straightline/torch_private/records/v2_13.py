@@ -286,6 +286,16 @@ RECORD: Record = {
             ),
         ),
     },
+    "torch._functorch._aot_autograd.input_output_analysis": {
+        "compute_overlapping_inputs": Shape(
+            "function",
+            parts=(
+                "aot_config",
+                "fwd_inputs",
+                "aliased_input_indices",
+            ),
+        ),
+    },
     "torch._functorch._aot_autograd.runtime_wrappers": {
         "AOTDedupeWrapper": Shape(
             "dataclass",
@@ -424,6 +434,7 @@ RECORD: Record = {
                 "requires_grad",
                 "keep_input_mutations",
             ),
+            attributes=("mutation_type",),
         ),
         "MemoryFormatMeta": Shape(
             "dataclass",
@@ -431,6 +442,14 @@ RECORD: Record = {
                 "size",
                 "stride",
                 "memory_format",
+            ),
+        ),
+        "MutationType": Shape(
+            "enum",
+            parts=(
+                "NOT_MUTATED",
+                "MUTATED_IN_GRAPH",
+                "MUTATED_OUT_GRAPH",
             ),
         ),
         "OpaqueMeta": Shape("dataclass"),
