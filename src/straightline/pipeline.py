@@ -133,6 +133,7 @@ def _derive(
             given=[(place.kind, place.index) for place in found.places],
             gradients=found.gradients,
             differentiable=found.differentiable,
+            influence=found.reached,
             live=found.live,
         )
         above = _derive(origin, contract, lambda: found.kept)

@@ -297,10 +297,29 @@ def requires(fn: Callable[..., torch.Tensor], *, tangent: bool) -> Any:
         pytest.param(lambda x, y: x * 2 + y, id="linear"),
         pytest.param(lambda x, y: x * y, id="product"),
         pytest.param(lambda x, y: x.exp() + y * 3, id="one of two"),
+        pytest.param(lambda x, y: x.abs() + y, id="derivative of zero"),
+        pytest.param(torch.copysign, id="derivative of zero, and of what has none"),
     ],
 )
 def test_gradients_require_grad_as_in_eager(fn: Any, tangent: bool) -> None:
     requires(fn, tangent=tangent)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        pytest.param(lambda x, y: x.abs() * y, id="abs"),
+        pytest.param(torch.copysign, id="copysign"),
+        pytest.param(lambda x, y: F.max_pool1d(x[None], 2)[0] * y[0], id="max_pool1d"),
+        pytest.param(lambda x, y: F.avg_pool1d(x[None], 2)[0] * y[0], id="avg_pool1d"),
+    ],
+)
+def test_formulas_whose_derivative_is_zero(fn: Any) -> None:
+    def scenario(compile: Compile) -> Any:
+        x, y = leaf(4), leaf(4)
+        return twice(compile(fn)(x, y).pow(2).sum(), [x, y])
+
+    same(scenario, **CLOSE)
 
 
 def test_embedding_and_indices() -> None:

@@ -93,7 +93,9 @@ class SecondOrder:
     `backward`. `backward`: (kept numbers, kept tensors, kept opaque values, one cotangent for each
     True in `differentiable`) -> one cotangent for each of `inputs` flat inputs and `tangents` flat
     tangents of the lower program, None where there is none. It is None when no gradient depends on
-    anything. `gradients[i]`: whether (outer) input i of the lower program has a gradient. `live`:
+    anything. `gradients[i]`: whether (outer) input i of the lower program has a gradient.
+    `reached[k]`: the (outer) inputs of the lower program, and its tangents after those, that
+    gradient k depends on in the eyes of autograd. `live`:
     flat inputs of the lower program whose value is read though its forward did not keep it, each
     with the error to raise if there is no live leaf to read it from.
     """
@@ -104,6 +106,7 @@ class SecondOrder:
     places: tuple[Place, ...]
     gradients: tuple[bool, ...]
     differentiable: tuple[bool, ...]
+    reached: tuple[frozenset[int], ...]
     live: Mapping[int, DoubleBackwardError]
     kept: Kept
     meta: Any
@@ -182,6 +185,7 @@ def second_order(
             places=places,
             gradients=trace.kept,
             differentiable=trace.differentiable,
+            reached=trace.reached,
             live=live,
             kept=Kept(
                 order,

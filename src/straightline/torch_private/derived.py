@@ -41,18 +41,19 @@ def contract(
     given: Sequence[tuple[str, int]],
     gradients: Sequence[bool],
     differentiable: Sequence[bool],
+    influence: Sequence[frozenset[int]],
     live: Mapping[int, DoubleBackwardError],
 ) -> Contract:
     """The contract of the program of order `order` whose graphs torch's stages described by `meta`.
 
     `given` are (kind, flat index) of what the graph takes, `live` as in `capture.second_order`.
+    `influence` lists for each result what it depends on: inputs of the lower program, and tangents.
     Raises the error of a live input that can be none.
     """
     count = len(lower.inputs)
     layouts = translate.return_layouts(meta)
     back = _gradients(subclass, count + len(lower.tangents))
     described = translate.tangents(meta)
-    influence = _influence(described, backward, back, len(layouts))
     reached = frozenset(itertools.chain.from_iterable(influence))
     names = _names(lower)
     inputs = (
@@ -172,21 +173,6 @@ def _part(lower: Contract, flat: int) -> tuple[int, int]:
             return number, flat
         flat -= places(item.layout)
     raise AssertionError("a flat input belongs to an input")
-
-
-def _influence(
-    tangents: Sequence[Tangent],
-    backward: fx.GraphModule | None,
-    gradients: Sequence[Layout],
-    results: int,
-) -> list[frozenset[int]]:
-    """For each result, the inputs that its cotangent flows to."""
-    found: list[frozenset[int]] = [frozenset()] * results
-    if backward is not None:
-        needed = missing.needed(tangents, backward, gradients)
-        for k, tangent in enumerate(tangents):
-            found[tangent.position] = frozenset(i for i, on in enumerate(needed) if k in on)
-    return found
 
 
 def _by_tangent(

@@ -150,9 +150,11 @@ def _fresh(tangent: Any) -> Any:
         return tangent.detach().clone().requires_grad_(True)
 
 
-def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]:
+def _gradient_function(
+    program: Program, kept: list[bool], reached: list[frozenset[int]]
+) -> Callable[..., Any]:
     """The function `(*inputs, *tangents) -> gradients` of a program; `kept[i]`: input i has a
-    gradient.
+    gradient; `reached[k]`: what gradient k depends on in the eyes of autograd, of all it is given.
     """
     state = program.state
     info = state.fw_metadata.input_info
@@ -198,11 +200,36 @@ def _gradient_function(program: Program, kept: list[bool]) -> Callable[..., Any]
                 )
         by_input = dict(zip(wanted, found, strict=True))
         kept[:] = [by_input.get(i) is not None for i in range(count)]
+        reached[:] = [_reached(g, args) for g in found if g is not None]
         # the copy makes every gradient a result of its own in the eyes of torch's alias analysis;
         # `second_order` takes it out of the graph again
         return [g.clone() for g in found if g is not None]
 
     return gradients
+
+
+def _reached(result: torch.Tensor, given: Sequence[Any]) -> frozenset[int]:
+    """Which of `given` the autograd graph of `result` leads to, be it to derivatives of zero."""
+    tensors = [(i, x) for i, x in enumerate(given) if isinstance(x, torch.Tensor)]
+    leaves = {id(x): i for i, x in tensors if x.grad_fn is None and x.requires_grad}
+    edges = {(x.grad_fn, x.output_nr): i for i, x in tensors if x.grad_fn is not None}
+    if result.grad_fn is None:
+        return frozenset({leaves[id(result)]} if id(result) in leaves else ())
+    found: set[int] = set()
+    todo: list[tuple[Any, int]] = [(result.grad_fn, result.output_nr)]
+    seen: set[Any] = set()
+    while todo:
+        edge = todo.pop()
+        node = edge[0]
+        if edge in edges:
+            found.add(edges[edge])
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::AccumulateGrad" and id(node.variable) in leaves:
+            found.add(leaves[id(node.variable)])
+        todo += node.next_functions
+    return frozenset(found)
 
 
 @contextlib.contextmanager
@@ -236,7 +263,8 @@ class Derived:
     """The joint graph of a derived program, before it is cut and split.
 
     `inputs` counts the lower program's inputs, which come first, then `tangents`. `kept[i]` says
-    whether input i has a gradient among the first `results` outputs.
+    whether input i has a gradient among the first `results` outputs. `reached[k]`: the inputs, and
+    tangents after those, that result k depends on in the eyes of autograd.
     """
 
     graph: fx.GraphModule
@@ -247,6 +275,7 @@ class Derived:
     tangents: int
     kept: tuple[bool, ...]
     results: int
+    reached: tuple[frozenset[int], ...]
 
     @property
     def meta(self) -> ViewAndMutationMeta:
@@ -330,7 +359,8 @@ def derived(
             tangents = [_fresh(t) for t in state.fw_metadata.traced_tangents]
             args = [*state.flat_args, *tangents]
             kept: list[bool] = []
-            function = _gradient_function(program, kept)
+            reached: list[frozenset[int]] = []
+            function = _gradient_function(program, kept, reached)
             config = dataclasses.replace(
                 config, static_input_indices=[], aot_autograd_arg_pos_to_source=None
             )
@@ -352,6 +382,7 @@ def derived(
                 len(tangents),
                 tuple(kept),
                 sum(kept),
+                tuple(reached),
             )
 
 
