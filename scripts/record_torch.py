@@ -61,8 +61,13 @@ def used_names(sources: Path) -> tuple[set[str], set[str]]:
 
 
 def is_private(path: str) -> bool:
-    """Is this torch's, and below something with a leading underscore?"""
+    """Is this torch's, and below something with a leading underscore?
+
+    Operators are the vocabulary of every graph, `torch.ops.aten._to_copy` too.
+    """
     first, *rest = path.split(".")
+    if rest[:1] == ["ops"] and len(rest) > 1 and not rest[1].startswith("_"):
+        return False
     return first == "torch" and any(x.startswith("_") and not _is_dunder(x) for x in rest)
 
 

@@ -785,10 +785,6 @@ RECORD: Record = {
     "torch.fx.experimental._backward_state": {
         "BackwardState": Shape("class"),
     },
-    "torch.ops": {
-        "aten": Shape("module"),
-        "aten._to_copy": Shape("builtin"),
-    },
     "torch.utils._python_dispatch": {
         "_disable_current_modes": Shape("function"),
     },
