@@ -18,8 +18,9 @@ help:
 demo: $(VENV)/installed
 	$(BIN)/python -m straightline demo
 
+# A file's tests stay in one process: some share what they set up.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -481,7 +481,7 @@ def test_the_parts_that_make_a_shared_base(artifacts: list[Artifact]) -> None:
         "    if base_of_a_b is None:",
         "        base_of_a_b = empty((0,), dtype=a.dtype, device=a.device)",
         "        base_of_a_b.set_(a.untyped_storage())",
-        "    if a._base is None:",
+        "    if a._base is None and a is not base_of_a_b:",
         "        increment_version(a)",
     )
 

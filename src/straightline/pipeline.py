@@ -30,6 +30,7 @@ from straightline.torch_private import (
     translate,
 )
 from straightline.torch_private.function_class import higher_class
+from straightline.torch_private.second_order import failures_named
 from straightline.torch_private.stages import Stages
 
 
@@ -122,7 +123,8 @@ def _derive(
     """What traces the program of the gradients of `lower`, when they are first differentiated."""
 
     def derive() -> programs.Derived:
-        found = second_order.second_order(origin, kept(), joint_passes=(cse.eliminate,))
+        with failures_named():
+            found = second_order.second_order(origin, kept(), joint_passes=(cse.eliminate,))
         contract = derived.contract(
             lower,
             found.order,

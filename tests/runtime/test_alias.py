@@ -698,6 +698,20 @@ def scalar_tensor_outputs(x: Tensor) -> tuple[Tensor, Tensor]:
 ALL = [*inputs, *views, *intermediates, *layout, *functions, *others]
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
+# Of several parts of an intermediate that is returned too, torch's stages make results of their own:
+# values, gradients and memory are as eager's, but `_base` is not told. aot_eager is the same.
+NO_BASE = pytest.mark.xfail(strict=True, reason="parts of an intermediate do not name it as _base")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=NO_BASE)
+        if str(case) == "chunks_of_intermediate_and_itself"
+        else case
+        for case in ALL
+    ],
+    ids=str,
+)
 def test_alias(case: Case) -> None:
     case.run()

@@ -374,3 +374,14 @@ def test_a_check_in_a_formula_fails_as_in_eager() -> None:
         return str(raised.value)
 
     same(scenario)
+
+
+def test_what_torch_cannot_trace_is_named() -> None:
+    """The gradients of a product over data-dependent groups depend on where its zeros are."""
+    call = compiled(
+        lambda x, i, s: x.index_reduce(0, i, s, "prod", include_self=True).sum(), fullgraph=False
+    )
+    x, i, s = leaf(3), torch.tensor([0, 0, 2]), leaf(3)
+    out = call(x, i, s)
+    with pytest.raises(RuntimeError, match=r"double backward: torch's stages cannot trace"):
+        grad(out, x, create_graph=True)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo import compiled_autograd
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, PlainAOTOutput
 from torch._functorch._aot_autograd.graph_capture_wrappers import fn_prepped_for_autograd
@@ -49,7 +50,9 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from straightline.capture.contract import places
+from straightline.errors import DoubleBackwardError
 from straightline.torch_private import autocast, translate
+from straightline.torch_private.stages import tensorify_floats
 
 AUTOGRAD_FUNCTION: Any = torch.ops.higher_order.autograd_function_apply
 SAVE_RNG: Any = torch.ops.higher_order.run_and_save_rng_state
@@ -334,6 +337,22 @@ class Derived:
 
 
 @contextlib.contextmanager
+def failures_named() -> Iterator[None]:
+    """What torch's stages cannot trace has no derivative of this order, and says why."""
+    try:
+        yield
+    except DoubleBackwardError:
+        raise
+    except Exception as error:
+        first = next(iter(str(error).splitlines()), "")
+        raise DoubleBackwardError(
+            "double backward: torch's stages cannot trace the gradients of this program "
+            f"({type(error).__name__}: {first[:200]})",
+            todo="keep what it names out of the compiled function",
+        ) from error
+
+
+@contextlib.contextmanager
 def derived(
     gm: fx.GraphModule, example_inputs: Sequence[Any], order: int, ambient: Ambient
 ) -> Iterator[Derived]:
@@ -373,6 +392,9 @@ def derived(
                 stack, function, given, places, config, fake_mode, fake_mode.shape_env
             )
             captured = aot_stage1_graph_capture(derived_state, function)
+            # What it specializes, first order has specialized and guarded already.
+            with contextlib.suppress(TensorifyScalarRestartAnalysis):
+                tensorify_floats(captured.graph_module)
             yield Derived(
                 captured.graph_module,
                 derived_state,
