@@ -698,7 +698,7 @@ def scalar_tensor_outputs(x: Tensor) -> tuple[Tensor, Tensor]:
 ALL = [*inputs, *views, *intermediates, *layout, *functions, *others]
 
 
-# Of several parts of an intermediate that is returned too, torch's stages make results of their own:
+# Of the parts of an intermediate that is returned too, torch makes results of their own:
 # values, gradients and memory are as eager's, but `_base` is not told. aot_eager is the same.
 NO_BASE = pytest.mark.xfail(strict=True, reason="parts of an intermediate do not name it as _base")
 
