@@ -56,6 +56,7 @@ def _compile(
         written = translate.written_inputs(traced)
         simplify.resize_inputs(traced.forward)
         simplify.drop_detach(traced.forward, written.first_saved)
+        simplify.drop_copies(traced.forward)
         if traced.backward is not None:
             simplify.drop_detach(traced.backward, len(returns.output_values(traced.backward)))
         more = protect.copy_saved_inputs(traced.forward, traced.backward, written)

@@ -27,15 +27,43 @@ def drop_detach(gm: fx.GraphModule, returned: int) -> None:
 
 
 def _looked_at(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The given nodes and what they are views of."""
+    """The given nodes and what they are, or may be, views of."""
     found: set[fx.Node] = set()
-    for each in nodes:
-        node = each
-        while node not in found:
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
             found.add(node)
-            if node.op == "call_function" and operations.is_view(node.target):
-                node = node.all_input_nodes[0]
+            if operations.is_view(node.target) is not False:
+                pending += node.all_input_nodes
     return found
+
+
+def drop_copies(gm: fx.GraphModule) -> None:
+    """Let the users of a copy of an input use the input, where nobody can tell.
+
+    Tracing copies every input that is differentiable and mutated, so that autograd sees the old
+    value. The graph itself writes to none before its end. A copy stays where it, or a view of it, is
+    returned or kept, or where its geometry is another.
+    """
+    (output,) = gm.graph.find_nodes(op="output")
+    visible = _looked_at(output.all_input_nodes)
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default):
+        source = node.args[0]
+        unwritten = not any(operations.writes(user.target) for user in source.users)
+        if source.op != "placeholder" or node in visible or not unwritten or node.kwargs:
+            continue
+        if _geometry(node) == _geometry(source):
+            node.replace_all_uses_with(source)
+            gm.graph.erase_node(node)
+    gm.recompile()
+
+
+def _geometry(node: fx.Node) -> object:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return node
+    return tuple(map(str, value.shape)), tuple(map(str, value.stride()))
 
 
 def resize_inputs(gm: fx.GraphModule) -> None:
