@@ -43,8 +43,8 @@ def drop_copies(gm: fx.GraphModule) -> None:
     """Let the users of a copy of an input use the input, where nobody can tell.
 
     Tracing copies every input that is differentiable and mutated, so that autograd sees the old
-    value. The graph itself writes to none before its end. A copy stays where it, or a view of it, is
-    returned or kept, or where its geometry is another.
+    value. The graph itself writes to none before its end. A copy stays where it, or a view of it,
+    is returned or kept, or where its geometry is another.
     """
     (output,) = gm.graph.find_nodes(op="output")
     visible = _looked_at(output.all_input_nodes)
