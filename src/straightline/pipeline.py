@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 
 from straightline import fallback
-from straightline.capture import cse, naming, origins, protect, second_order, simplify
+from straightline.capture import cse, naming, origins, overlap, protect, second_order, simplify
 from straightline.capture.contract import Contract
 from straightline.config import Config
 from straightline.report import dump, trace
@@ -41,6 +41,8 @@ def compile_graph(
 
     A graph that torch's stages cannot trace runs as it was captured, and that is said.
     """
+    if (node := overlap.written(gm)) is not None:
+        return fallback.run_as_captured(gm, config, overlap.reason(node))
     try:
         return _compile(gm, example_inputs, config)
     except stages.Untraceable as failure:

@@ -71,8 +71,8 @@ class Verdict:
             stock     only differences of `SOFT_KINDS`, every one of which aot_eager shows too
             refused   a second derivative refused, with the option that keeps the value; and that
                       option gives eager's result
-            untraceable  torch's tracing raises, in aot_eager too; ours runs the graph as captured,
-                      says so, and gives eager's result
+            untraceable  torch's tracing raises or is wrong, in aot_eager too; ours runs the graph
+                      as captured, says so, and gives eager's result
             finding   ours
     """
 

@@ -894,3 +894,29 @@ def test_mutation(case: Case) -> None:
 @pytest.mark.parametrize("through_dynamo", [True, False], ids=["dynamo", "backend"])
 def test_mutation_of_metadata(case: Case, through_dynamo: bool) -> None:
     case.run(fullgraph=False, through_dynamo=through_dynamo)
+
+
+@pytest.mark.filterwarnings("ignore::straightline.report.fallbacks.StraightlineFallbackWarning")
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated")
+@pytest.mark.fallback
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda v: v.masked_fill_(v > 0, 0.25), id="method"),
+        pytest.param(lambda v: torch.zero_(v), id="function"),
+    ],
+)
+def test_write_through_elements_that_share_memory(write: Any) -> None:
+    """torch's stages lose it; the graph runs as captured."""
+
+    def program(x: Tensor) -> Tensor:
+        view = x.expand(2, *x.shape)
+        write(view)
+        return x * 2
+
+    x, y = torch.randn(4), torch.zeros(4)
+    y.copy_(x)
+    want = program(x)
+    got = torch.compile(program, backend="straightline")(y)
+    assert torch.equal(got, want)
+    assert torch.equal(x, y)

@@ -1,0 +1,64 @@
+"""Writes to tensors whose elements share memory, as those of `x.expand(2, -1)` do."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+_IN_PLACE = frozenset(
+    {
+        *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv),
+        *(operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor),
+        *(operator.setitem,),
+    }
+)
+
+
+def written(gm: object) -> fx.Node | None:
+    """The first operation of a captured graph that writes to such a tensor, if any.
+
+    Made functional, the graph computes a value for each element and writes none of them back.
+    """
+    if not isinstance(gm, fx.GraphModule):
+        return None
+    for node in gm.graph.nodes:
+        target = node.args[0] if node.args else None
+        if _writes(node) and isinstance(target, fx.Node) and _overlaps(target):
+            return node
+    return None
+
+
+def _writes(node: fx.Node) -> bool:
+    match node.op:
+        case "call_method":
+            name = str(node.target)
+            return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        case "call_function":
+            name = getattr(node.target, "__name__", "")
+            plain = name.endswith("_") and not name.startswith("_")
+            return node.target in _IN_PLACE or plain
+        case _:
+            return False
+
+
+def _overlaps(node: fx.Node) -> bool:
+    value: Any = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return any(
+        not isinstance(stride, torch.SymInt)
+        and stride == 0
+        and (isinstance(size, torch.SymInt) or size > 1)
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+
+
+def reason(node: fx.Node) -> str:
+    """Why a graph with such a write is not compiled."""
+    return (
+        f"torch's stages cannot trace this graph ({node.target} writes to a tensor whose elements "
+        "share memory, which they get wrong)"
+    )
