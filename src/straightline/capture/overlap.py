@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,9 +23,8 @@ def written(gm: object) -> fx.Node | None:
 
     Made functional, the graph computes a value for each element and writes none of them back.
     """
-    if not isinstance(gm, fx.GraphModule):
-        return None
-    for node in gm.graph.nodes:
+    nodes: Iterable[fx.Node] = gm.graph.nodes if isinstance(gm, fx.GraphModule) else ()
+    for node in nodes:
         target = node.args[0] if node.args else None
         if _writes(node) and isinstance(target, fx.Node) and _overlaps(target):
             return node
@@ -48,11 +48,12 @@ def _overlaps(node: fx.Node) -> bool:
     value: Any = node.meta.get("example_value")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
+    dims: Iterable[tuple[Any, Any]] = zip(value.shape, value.stride(), strict=True)
     return any(
         not isinstance(stride, torch.SymInt)
         and stride == 0
         and (isinstance(size, torch.SymInt) or size > 1)
-        for size, stride in zip(value.shape, value.stride(), strict=True)
+        for size, stride in dims
     )
 
 
