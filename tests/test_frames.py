@@ -148,6 +148,15 @@ def test_training(name: str) -> None:
     check(lambda: (lambda o: o[0] if isinstance(o, tuple) else o)(f(x, w)).backward(tangent), 4)
 
 
+def test_training_in_the_middle_of_a_graph() -> None:
+    """Inputs that are results of earlier operations, as between two eager layers."""
+    f = compiled(lambda h, w: (h * w).sin() + h)
+    leaf, w = torch.randn(8, requires_grad=True), torch.randn(8, requires_grad=True)
+    h = leaf * 1
+    check(lambda: f(h, w), ours=2)
+    check(lambda: f(h, w).sum().backward(retain_graph=True), ours=4)
+
+
 def test_training_with_a_mutated_buffer() -> None:
     def program(x, w, running):
         running.mul_(0.9).add_(x.detach(), alpha=0.1)
