@@ -20,6 +20,7 @@ from scenario import BACKEND, Compile, compiled, same
 from torch import nn
 from torch.autograd import Function, grad
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 in_shapes = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -633,6 +634,60 @@ class Clamped(Function):
         return g.clamp(-0.1, 0.1)
 
 
+def formula(of_gradient: Callable[[torch.Tensor], torch.Tensor]) -> type[Function]:
+    """A function whose backward is `of_gradient`."""
+
+    class Formula(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            return of_gradient(g)
+
+    return Formula
+
+
+NOT_LINEAR: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mul": lambda g: torch.mul(g, other=g),
+    "div": lambda g: torch.div(g * 2, other=g),
+    "add": lambda g: torch.add(g, other=1.0),
+    "sub": lambda g: torch.sub(g, other=1.0),
+    "cat": lambda g: torch.cat(tensors=[g, torch.ones(3)])[:3],
+    "masked_fill": lambda g: g.masked_fill(torch.tensor([True, False, False]), value=1.0),
+    "index": lambda g: g[g.argsort()],
+    "linear": lambda g: F.linear(g, torch.eye(3), bias=torch.ones(3)),
+    "whole numbers": lambda g: (g * 9).to(dtype=torch.int64).to(torch.float32),
+}
+LINEAR: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mul": lambda g: torch.mul(g, other=torch.arange(3.0)),
+    "div": lambda g: torch.div(g, other=2.0),
+    "add": lambda g: torch.add(g, g * 2, alpha=3),
+    "sum": lambda g: g.sum(dim=0, keepdim=True).expand(3),
+    "flip": lambda g: torch.flip(g, dims=(0,)),
+}
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_keywords_may_make_a_formula_not_linear(name: str) -> None:
+    function = formula(NOT_LINEAR[name])
+    out = compiled(lambda x: function.apply(x.sin()) * x)(leaf(3)).sum()
+    with pytest.raises(RuntimeError, match=r"double backward.*not linear"):
+        out.backward(create_graph=True)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_keywords_of_a_linear_formula(name: str) -> None:
+    function = formula(LINEAR[name])
+
+    def scenario(compile: Compile) -> Any:
+        x = leaf(3)
+        return derivatives(compile(lambda x: function.apply(x.sin()) * x.exp())(x), [x])
+
+    same(scenario, **CLOSE)
+
+
 @pytest.mark.parametrize("function", [Squared, Clamped], ids=lambda f: f.__name__)
 def test_formula_that_is_not_linear_raises(function: type[Function]) -> None:
     """Eager adds all gradients of a value before it calls the formula; we cannot promise that."""
@@ -690,6 +745,49 @@ def test_custom_op() -> None:
         return derivatives(compile(lambda x: cube(x) * x)(x), [x])
 
     same(scenario, **CLOSE)
+
+
+def hidden_noise() -> Any:
+    """An operation whose randomness nothing tells."""
+
+    @torch.library.custom_op("straightline_tests::hidden_noise", mutates_args=())
+    def noise(x: torch.Tensor) -> torch.Tensor:
+        return torch.randn_like(x)
+
+    noise.register_fake(torch.empty_like)
+    return noise
+
+
+def test_calls_of_a_custom_op_may_differ() -> None:
+    """Each call runs, and each derivative sees what its own call gave."""
+    noise = hidden_noise()
+
+    def scenario(compile: Compile) -> Any:
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            a, b = noise(x.detach()), noise(x.detach())
+            return (x * a).pow(3).sum() + (x * b).exp().sum()
+
+        x = leaf(4)
+        out = compile(fn)(x)
+        return [out.detach(), *derivatives(out, [x])]
+
+    same(scenario, **CLOSE)
+
+
+def test_custom_op_that_would_have_to_run_again_raises() -> None:
+    """Nothing says that it would give the same."""
+    noise = hidden_noise()
+    x = leaf(4)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        def part(x: torch.Tensor) -> torch.Tensor:
+            return (x * noise(x.detach())).pow(3).sum()
+
+        return checkpoint(part, x, use_reentrant=False)
+
+    out = compiled(fn)(x)
+    with pytest.raises(RuntimeError, match=r"double backward needs what .*hidden_noise.* gave"):
+        grad(out, x, create_graph=True)
 
 
 # Randomness

@@ -17,9 +17,9 @@ Key = Hashable
 def eliminate(gm: fx.GraphModule) -> None:
     """Let each pure operation of `gm` run once per distinct set of arguments.
 
-    Left alone: operations that write, draw random numbers or are not plain operators; everything
-    that a graph output shares memory with, as two results that the caller may write to must stay
-    two.
+    Left alone: operations that write, may give something else the next time or are not plain
+    operators; everything that a graph output shares memory with, as two results that the caller may
+    write to must stay two.
     """
     written = _written(gm.graph)
     returned = _shares_memory_with_output(gm.graph)
@@ -45,7 +45,7 @@ def _pure(node: fx.Node) -> bool:
         node.op == "call_function"
         and operations.is_operator(operation)
         and _gives_tensors(node)
-        and not operations.is_random(operation)
+        and operations.is_repeatable(operation)
         and not operations.writes(operation)
         and not operations.allocates_only(operation)
         and not node.is_impure()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from straightline.capture import origins
 from straightline.capture.numbering import attribute
@@ -29,7 +30,17 @@ _IN_FIRST = frozenset({
     "squeeze", "sum", "sum_to_size", "swapaxes", "t", "to", "transpose", "tril", "triu",
     "true_divide", "truediv", "type_as", "unbind", "unflatten", "unsqueeze", "view", "view_as",
 })  # fmt: skip
+_QUOTIENTS = frozenset({"div", "true_divide"})
 _TOGETHER = frozenset({"add", "cat", "concat", "iadd", "isub", "stack", "sub", "subtract"})
+# Keywords that leave all of these as linear as they are, given anything but a gradient; and those
+# that the operations of one table know besides.
+_HARMLESS = frozenset({
+    "alpha", "axis", "chunks", "copy", "destination", "device", "diagonal", "dilation", "dim",
+    "dim0", "dim1", "dim2", "dims", "dtype", "end_dim", "groups", "index", "keepdim", "length",
+    "memory_format", "non_blocking", "offset", "output_padding", "padding", "repeats", "shape",
+    "shifts", "size", "source", "split_size", "start", "start_dim", "stride",
+})  # fmt: skip
+_FACTORS = frozenset({"mat2", "other", "tensor", "vec", "vec2", "weight"})
 _SHAPE_ONLY = frozenset({"empty_like", "ones_like", "size", "stride", "zeros_like", "new_zeros"})
 
 
@@ -119,23 +130,50 @@ def _nonlinear(formula: fx.GraphModule, gradients: int) -> fx.Node | None:
 def _linear(node: fx.Node, name: str, tainted: set[fx.Node]) -> bool:
     """Whether the result is a linear function of what is tainted among the arguments."""
     leading = [isinstance(a, fx.Node) and a in tainted for a in node.args]
+    if any(_touches(a, tainted) for a in node.kwargs.values()) or _rounds(node):
+        return False
+    keywords = node.kwargs.keys() - _HARMLESS
     if name.endswith("_") and not (leading and leading[0]):
         return False  # what it writes to goes by another name
     match name.removesuffix("_"):
         case each if each in _IN_EACH:
             bias = node.args[2] if len(node.args) > 2 and each != "einsum" else None
-            return sum(leading) == 1 and bias is None and "bias" not in node.kwargs
+            return sum(leading) == 1 and bias is None and keywords <= _FACTORS
         case first if first in _IN_FIRST:
-            rest = any(leading[1:]) or "rounding_mode" in node.kwargs
-            return bool(leading) and leading[0] and not rest
+            divides = {"other"} if first in _QUOTIENTS else set()
+            rest = any(_touches(a, tainted) for a in node.args[1:])
+            return bool(leading) and leading[0] and not rest and keywords <= divides
         case together if together in _TOGETHER:
-            return all(_vanishes(a, tainted) for a in node.args)
+            return not keywords and all(_vanishes(a, tainted) for a in node.args)
         case "where":
-            return not leading[0] and all(_vanishes(a, tainted) for a in node.args[1:])
+            whole = len(node.args) == 3 and not keywords
+            return whole and not leading[0] and all(_vanishes(a, tainted) for a in node.args[1:])
         case "masked_fill":
-            return leading[0] and _vanishes(node.args[2:], tainted)
+            whole = len(node.args) == 3 and not keywords and not leading[1]
+            return whole and leading[0] and _vanishes(node.args[2:], tainted)
         case _:
             return False
+
+
+def _touches(argument: Any, tainted: set[fx.Node]) -> bool:
+    """Something tainted is in an argument."""
+    found = False
+
+    def visit(node: fx.Node) -> fx.Node:
+        nonlocal found
+        found = found or node in tainted
+        return node
+
+    map_arg(argument, visit)
+    return found
+
+
+def _rounds(node: fx.Node) -> bool:
+    """The operation is asked for whole numbers."""
+    return any(
+        isinstance(a, torch.dtype) and not (a.is_floating_point or a.is_complex)
+        for a in (*node.args, *node.kwargs.values())
+    )
 
 
 def _vanishes(argument: Any, tainted: set[fx.Node]) -> bool:

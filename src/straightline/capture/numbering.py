@@ -2,8 +2,8 @@
 
 Two nodes get the same number when they apply the same operation to values of the same numbers.
 Inputs are numbered by position, sizes by their symbolic expression, constants by what they hold,
-and draws of random numbers by their place in the order of the program. Operations that only rename
-a value keep its number.
+and draws of random numbers, and whatever else may give something else the next time, by their place
+in the order of the program. Operations that only rename a value keep its number.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ class Numbering:
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether a node takes random numbers from a generator."""
+    """Whether a node takes random numbers from a generator, or may do so in its own code."""
     if node.op != "call_function":
         return False
     if node.target is SAVE_RNG:
         return True
     if operations.is_operator(node.target):
-        return operations.is_random(node.target)
+        return not operations.is_repeatable(node.target)
     module = node.graph.owning_module
     return any(
         draws(inner)

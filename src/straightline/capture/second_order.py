@@ -416,7 +416,13 @@ def _same_draws(graph: fx.Graph, numbers: dict[fx.Node, int], kept: Kept) -> Non
 def _check_draws(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if draws(node) and node.meta.get(REPLAYED) and node.target is not WITH_RNG:
-            raise _lost("random numbers that the forward drew", node)
+            custom = operations.is_operator(node.target) and not operations.is_random(node.target)
+            raise _lost(
+                f"what {node.target} gave, which may not give the same again"
+                if custom
+                else "random numbers that the forward drew",
+                node,
+            )
 
 
 def _lost_input(

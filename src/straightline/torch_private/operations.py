@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch._library.utils import is_builtin
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
@@ -69,6 +70,14 @@ def is_view(target: object) -> bool | None:
 def is_random(target: object) -> bool:
     """The operation draws from a generator."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def is_repeatable(target: object) -> bool:
+    """The operation gives the same for the same arguments.
+
+    Only torch's own are known to: a custom one may draw random numbers or keep a state of its own.
+    """
+    return isinstance(target, OpOverload) and is_builtin(target) and not is_random(target)
 
 
 def checks_only(target: object) -> bool:
