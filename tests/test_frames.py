@@ -157,6 +157,22 @@ def test_training_in_the_middle_of_a_graph() -> None:
     check(lambda: f(h, w).sum().backward(retain_graph=True), ours=4)
 
 
+def test_backward_under_autocast() -> None:
+    """The function that backward is under autocast takes one frame more, and nothing to find it."""
+    f = compiled(lambda x, w: (x @ w).sin())
+    x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+
+    def call() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.autograd.grad(out, w, tangent, retain_graph=True)
+
+    out = f(x, w)
+    tangent = torch.randn_like(out)
+    check(call, ours=3)
+    entered = [code for code in frames(call) if is_ours(code)]
+    assert all(code.co_filename.startswith("<straightline:") for code in entered)
+
+
 def test_training_with_a_mutated_buffer() -> None:
     def program(x, w, running):
         running.mul_(0.9).add_(x.detach(), alpha=0.1)

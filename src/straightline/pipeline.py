@@ -126,7 +126,7 @@ def _derive(
     """What traces the program of the gradients of `lower`, when they are first differentiated."""
 
     def derive() -> programs.Derived:
-        with failures_named():
+        with dynamo.tracing_backward(), failures_named():
             found = second_order.second_order(origin, kept(), joint_passes=(cse.eliminate,))
         contract = derived.contract(
             lower,

@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd import grad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -385,3 +386,38 @@ def test_what_torch_cannot_trace_is_named() -> None:
     out = call(x, i, s)
     with pytest.raises(RuntimeError, match=r"double backward: torch's stages cannot trace"):
         grad(out, x, create_graph=True)
+
+
+class Seen(TorchDispatchMode):
+    """Counts the operations that it sees, and looks at the values of their results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[str] = []
+        self.tensors: set[type] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = function(*args, **(kwargs or {}))
+        self.operations.append(str(function))
+        self.tensors |= {type(t) for t in (*args, out) if isinstance(t, torch.Tensor)}
+        assert not (isinstance(out, torch.Tensor) and out.isnan().any().item())
+        return out
+
+
+def test_tracing_is_not_seen_by_a_mode_of_the_users() -> None:
+    def scenario(compile: Compile) -> Any:
+        x = leaf(3)
+        out = compile(lambda x: (x.sin() ** 2).sum())(x)
+        told = []
+        for _ in range(2):
+            with Seen() as seen:
+                (first,) = grad(out, x, create_graph=True)
+                (second,) = grad(first.sum(), x, retain_graph=True)
+            assert seen.operations
+            assert seen.tensors == {torch.Tensor}
+            told.append((plain(first), plain(second)))
+        return told
+
+    same(scenario, **CLOSE)

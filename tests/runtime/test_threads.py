@@ -171,6 +171,93 @@ def test_random_masks_under_threads() -> None:
     assert all(run_in_threads(work))
 
 
+def twice(side: Callable[[Tensor, Tensor], Tensor], seed: int) -> Callable[[], list[Tensor]]:
+    """Run `side` forward; what is left to do are its gradients and theirs, of two orders."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(3, 3, generator=generator).requires_grad_()
+    w = torch.randn(3, 3, generator=generator).requires_grad_()
+    out = side(x, w)
+
+    def differentiate() -> list[Tensor]:
+        first = torch.autograd.grad(out, (x, w), create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum() + first[1].sum(), (x, w))
+        return [g.detach() for g in (*first, *second)]
+
+    return differentiate
+
+
+def test_second_orders_traced_by_many_threads_at_once() -> None:
+    def own(index: int) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda x, w: ((x @ w).sin() * (index + 1)).pow(2).sum()
+
+    compiled = [torch.compile(own(i), backend=BACKEND, fullgraph=True) for i in range(THREADS)]
+    waiting = [twice(side, i) for i, side in enumerate(compiled)]
+    for i, results in enumerate(run_in_threads(lambda i: waiting[i]())):
+        assert_close(results, twice(own(i), i)())
+
+
+def test_second_order_of_one_program_traced_by_whichever_thread_comes_first() -> None:
+    def one(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).sin().pow(2).sum()
+
+    compiled = torch.compile(one, backend=BACKEND, fullgraph=True)
+    waiting = [twice(compiled, i) for i in range(THREADS)]
+    for i, results in enumerate(run_in_threads(lambda i: waiting[i]())):
+        assert_close(results, twice(one, i)())
+
+
+def test_second_orders_are_traced_beside_first_compilations() -> None:
+    def own(index: int) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda x, w: ((x @ w).cos() + index).tanh().sum()
+
+    compiled = [torch.compile(own(i), backend=BACKEND, fullgraph=True) for i in range(THREADS)]
+    waiting = [twice(compiled[i], i) if i % 2 else None for i in range(THREADS)]
+
+    def work(index: int) -> list[Tensor]:
+        differentiate = waiting[index] or twice(compiled[index], index)
+        return differentiate()
+
+    for i, results in enumerate(run_in_threads(work)):
+        assert_close(results, twice(own(i), i)())
+
+
+def test_steady_calls_beside_a_second_order_trace() -> None:
+    """What tracing switches for the whole process must not reach calls of other threads."""
+
+    def deep(x: Tensor) -> Tensor:
+        for _ in range(30):
+            x = (x.sin() * 1.01).exp().tanh()
+        return x.sum()
+
+    steady = torch.compile(lambda x: (x * 2).sum(), backend=BACKEND, fullgraph=True)
+    compiled = torch.compile(deep, backend=BACKEND, fullgraph=True)
+    x = torch.linspace(0.1, 1, 4, requires_grad=True)
+    (expected,) = torch.autograd.grad(steady(x), x)
+    out = compiled(x)
+    started, done = threading.Event(), threading.Event()
+
+    def call() -> int:
+        calls = 0
+        while not done.is_set():
+            (gradient,) = torch.autograd.grad(steady(x), x)
+            assert torch.equal(gradient, expected)
+            calls += 1
+            started.set()
+        return calls
+
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(call)
+        try:
+            assert started.wait(timeout=60)
+            (gradient,) = torch.autograd.grad(out, x, create_graph=True)
+        finally:
+            done.set()
+        assert calling.result(timeout=60) > 1
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    (gradient,) = torch.autograd.grad(deep(x), x, create_graph=True)
+    torch.testing.assert_close(second, torch.autograd.grad(gradient.sum(), x)[0])
+
+
 def in_child(work: Callable[[], None]) -> int:
     """Run in a forked process; its exit status."""
     child = os.fork()

@@ -14,6 +14,7 @@ from straightline.capture.contract import Contract
 from straightline.capture.origins import identifier
 from straightline.runtime import backward, forward, higher, inference, register, rng
 from straightline.runtime.writer import Writer
+from straightline.torch_private.dynamo import COMPILE_LOCK
 from straightline.torch_private.tracing import never_trace
 
 
@@ -131,17 +132,21 @@ class Lazy:
     """A function of a node and its gradients, compiled at its first call, by whichever thread comes
     first.
 
-    `settle` is told the function, so that the next call finds it without coming here.
+    `settle` is told the function, so that the next call finds it without coming here. One that
+    traces takes Dynamo's lock for its own: with two, threads could each wait for the other's. One
+    that only writes a function needs nothing that a thread could be waiting for.
     """
 
     def __init__(
         self,
         compile_now: Callable[[], Callable[..., Any]],
         settle: Callable[[Callable[..., Any]], None],
+        *,
+        traces: bool = False,
     ) -> None:
         self._compile = compile_now
         self._settle = settle
-        self._lock = threading.Lock()
+        self._lock = COMPILE_LOCK if traces else threading.Lock()
         self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, ctx: Any, grads: list[Any]) -> Any:
@@ -245,13 +250,15 @@ class _Build:
         def compile_above() -> Callable[..., Any]:
             return self.seams.later(lambda: self._above(contract, kept, derive))
 
-        def settle(function: Callable[..., Any]) -> None:
-            functions[name].__globals__[above_name] = function
-
         def compile_cast() -> Callable[..., Any]:
             return self.seams.later(lambda: self._cast_backward(contract, graph, kept, states))
 
-        above = Lazy(compile_above, settle)
+        def settle(lazy: Lazy, function: Callable[..., Any]) -> None:
+            scope = functions[name].__globals__
+            scope.update({n: function for n, value in scope.items() if value is lazy})
+
+        above = Lazy(compile_above, lambda function: settle(above, function), traces=True)
+        cast = Lazy(compile_cast, lambda function: settle(cast, function))
         backward.emit(
             writer,
             contract,
@@ -260,10 +267,9 @@ class _Build:
             compile_id=self.program.compile_id,
             kept=kept,
             second_order=above,
-            under_autocast=Lazy(compile_cast, lambda function: None),
+            under_autocast=cast,
             rng_states=states,
         )
-        above_name = next((n for n, v in writer.globals.items() if v is above), "")
         functions = self._add(writer, contract, direction)
         return functions[name]
 

@@ -11,13 +11,19 @@ import torch
 from torch import fx
 from torch._C import _DisableAutocast
 from torch._dynamo.callback import CallbackTrigger, callback_handler
+from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.utils import GmWrapper, counters, flatten_graph_inputs
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
+from torch.compiler import _compile_session_context
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from straightline.torch_private import owners
 
+COMPILE_LOCK = compile_lock
+"""Held by Dynamo, by its thread as often as it likes, for as long as it compiles a frame. Whoever
+traces must hold it, for tracing changes what all threads see, and before any lock of its own."""
 RestartAnalysis = TensorifyScalarRestartAnalysis
 flatten_inputs = flatten_graph_inputs
 _unnamed = itertools.count()
@@ -106,4 +112,14 @@ def compiling_backward(
             CallbackTrigger.LAZY_BACKWARD, str(CompileContext.current_compile_id())
         ),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def tracing_backward() -> Iterator[None]:
+    """What Dynamo puts around a compilation, for what is traced outside of one: one trace at a time
+    in the process, of which no mode of the user's sees anything, and which does not look like
+    symbolic tracing by the user to what other threads call meanwhile.
+    """
+    with COMPILE_LOCK, _disable_current_modes(), _compile_session_context():
         yield

@@ -127,6 +127,9 @@ RECORD: Record = {
         "force_compile_during_fx_trace": Shape("value"),
         "record_runtime_overhead": Shape("value"),
     },
+    "torch._dynamo.convert_frame": {
+        "compile_lock": Shape("value"),
+    },
     "torch._dynamo.eval_frame": {
         "OptimizedModule": Shape(
             "class",
@@ -781,6 +784,9 @@ RECORD: Record = {
             "function",
             parts=("mode",),
         ),
+    },
+    "torch.compiler": {
+        "_compile_session_context": Shape("function"),
     },
     "torch.fx.experimental._backward_state": {
         "BackwardState": Shape("class"),
