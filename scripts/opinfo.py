@@ -266,7 +266,7 @@ def eager_outcome(case: Case) -> tuple[Outcome, bool] | str:
 
 
 def fallback_reasons() -> list[str]:
-    """Why graphs went to torch's own runtime layer since the last call."""
+    """Why graphs fell back since the last call."""
     if "straightline" not in sys.modules:
         return []
     from straightline.report import fallbacks

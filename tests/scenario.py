@@ -42,7 +42,7 @@ def clear_fallbacks() -> None:
 
 
 def assert_no_fallbacks() -> None:
-    """No graph was handed to torch's stock runtime layer since the last `clear_fallbacks`."""
+    """No graph fell back since the last `clear_fallbacks`."""
     if BACKEND == "straightline":
         from straightline.report import fallbacks
 

@@ -126,6 +126,28 @@ def test_fallbacks_are_degraded(capsys):
 
 
 @pytest.mark.fallback
+def test_what_runs_instead_is_told():
+    ways = (fallbacks.STOCK, fallbacks.AS_CAPTURED, fallbacks.AS_CAPTURED)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for to, detail in zip(ways, ("", "first", "second"), strict=True):
+            fallbacks.record("sparse input", "model.py:3", to=to, detail=detail)
+    assert [str(each.message).splitlines()[0] for each in caught] == [
+        f"straightline falls back to {fallbacks.STOCK}: sparse input",
+        f"straightline falls back to {fallbacks.AS_CAPTURED}: sparse input: first",
+    ]
+    diagnosis = straightline.doctor()
+    assert diagnosis.fallbacks == {"sparse input": 3}
+    assert [each.what for each in diagnosis.findings] == [
+        "1 graph of this process fell back to torch's aot_autograd",
+        "2 graphs of this process fell back to the captured graph, one operation after the other",
+    ]
+    for to in ways:
+        error = fallbacks.refuse("sparse input", to=to)
+        assert f'fallback="warn" runs {to} instead' in str(error)
+
+
+@pytest.mark.fallback
 def test_a_fallback_warns_once_per_reason_and_is_counted_each_time():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

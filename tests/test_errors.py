@@ -327,6 +327,30 @@ def test_other_kinds_of_tensors(name: str) -> None:
         torch.testing.assert_close(out.to_dense() if out.is_sparse else out, want.to_dense())
 
 
+@ours
+@pytest.mark.fallback
+def test_torchs_message_is_no_part_of_the_reason(recwarn: pytest.WarningsRecorder) -> None:
+    """Else what is counted grows with each graph, and each graph warns."""
+    from straightline.report import fallbacks
+
+    def untraceable(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        return y.mul_(2)  # backward needs the old value, and torch's message names its size
+
+    for size in (2, 3):
+        torch._dynamo.reset()
+        x = torch.ones(size, requires_grad=True)
+        torch.compile(untraceable, backend="straightline", dynamic=False)(x)
+    ((reason, count),) = fallbacks.counts().items()
+    assert count == 2
+    (said,) = (w for w in recwarn if w.category is fallbacks.StraightlineFallbackWarning)
+    head, text = str(said.message).splitlines()[0].split(f": {reason}: ")
+    assert head == f"straightline falls back to {fallbacks.AS_CAPTURED}"
+    assert text
+    assert text not in reason
+    assert fallbacks.counts_by_way() == {(reason, fallbacks.AS_CAPTURED): 2}
+
+
 # The user's own errors
 
 

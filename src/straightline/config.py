@@ -40,10 +40,11 @@ class Config:
     )
     fallback: Literal["warn", "error"] = _option(
         "warn",
-        "What to do where straightline cannot build its own runtime function and torch's stock "
-        "`aot_autograd` has to run instead: `warn` once per reason, or raise an `error`. Either "
-        "way the fall-back is counted; `straightline doctor` and "
-        "`straightline.report.fallbacks.counts()` show it.",
+        "What to do where straightline cannot build its own runtime function, and something else "
+        "has to run instead: torch's stock `aot_autograd` on a torch that was not tested, and the "
+        "captured graph, one operation after the other, where torch's tracing fails or is wrong. "
+        "`warn` once per reason, or raise an `error`. What fell back is counted; `straightline "
+        "doctor` and `straightline.report.fallbacks.counts()` show it.",
     )
 
     def __post_init__(self) -> None:

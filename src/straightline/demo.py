@@ -58,7 +58,7 @@ def main() -> int:
     _title("The same as eager?")
     _print_checks(checks)
     fell_back = sum(fallbacks.counts().values())
-    print(f"\nGraphs that needed torch's own runtime layer instead: {fell_back}")
+    print(f"\nGraphs that fell back, so that something else ran instead: {fell_back}")
     _title("What a call costs")
     with _one_thread():
         _print_costs([*_inference_costs(model, signal), *_training_costs(model, signal)])

@@ -42,11 +42,11 @@ def compile_graph(
     A graph that torch's stages cannot trace runs as it was captured, and that is said.
     """
     if (node := overlap.written(gm)) is not None:
-        return fallback.run_as_captured(gm, config, overlap.reason(node))
+        return fallback.run_as_captured(gm, config, overlap.REASON, overlap.detail(node))
     try:
         return _compile(gm, example_inputs, config)
     except stages.Untraceable as failure:
-        return fallback.run_as_captured(gm, config, str(failure))
+        return fallback.run_as_captured(gm, config, failure.reason, failure.detail)
 
 
 def _compile(

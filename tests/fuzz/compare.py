@@ -29,7 +29,7 @@ SAVE_HINT = "double backward"
 """Part of the message by which a backend may refuse a second derivative that it cannot have."""
 
 UNTRACEABLE = "torch's stages cannot trace"
-"""How the reason begins for which a graph runs as captured."""
+"""How the reasons begin for which a graph runs as captured; what torch says is no part of them."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ def run_compiled(source: str, name: str, backend: str, **options: str) -> tuple[
 
 
 def fallbacks_of(backend: str) -> tuple[str, ...]:
-    """The fall-backs to stock aot_autograd since the last call, by reason."""
+    """Why graphs fell back since the last call, however they ran instead."""
     if backend != "straightline":
         return ()
     from straightline.report import fallbacks

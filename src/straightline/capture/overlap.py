@@ -57,9 +57,14 @@ def _overlaps(node: fx.Node) -> bool:
     )
 
 
-def reason(node: fx.Node) -> str:
-    """Why a graph with such a write is not compiled."""
-    return (
-        f"torch's stages cannot trace this graph ({node.target} writes to a tensor whose elements "
-        "share memory, which they get wrong)"
-    )
+# Why a graph with such a write is not compiled.
+REASON = (
+    "torch's stages cannot trace this graph (they get writes to a tensor whose elements share "
+    "memory wrong)"
+)
+
+
+def detail(node: fx.Node) -> str:
+    """Which operation it is."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return f"{name or node.target} writes to one"

@@ -12,7 +12,7 @@ from straightline.errors import OptionError
 from straightline.report import fallbacks
 
 OURS = "straight-line"
-TORCHS = "torch's aot_autograd"
+TORCHS = fallbacks.STOCK
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def _entry_point() -> Iterator[Finding]:
 
 
 def _fallbacks() -> Iterator[Finding]:
-    for reason, count in fallbacks.counts().items():
+    for (reason, to), count in fallbacks.counts_by_way().items():
         yield Finding(
-            what=f"{count} graph{'s' if count > 1 else ''} of this process run through {TORCHS}",
+            what=f"{count} graph{'s' if count > 1 else ''} of this process fell back to {to}",
             why=reason,
             todo='the warning says where; option fallback="error" makes it an error there',
         )

@@ -109,7 +109,15 @@ def trace(
 
 
 class Untraceable(Exception):
-    """torch's own stages cannot trace a graph."""
+    """torch's own stages cannot trace a graph.
+
+    `reason` is one of few texts, `detail` what torch says of this graph.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
 
 
 @contextlib.contextmanager
@@ -122,7 +130,7 @@ def _failures_are_told() -> Iterator[None]:
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
         raise Untraceable(
-            f"torch's stages cannot trace this graph ({type(error).__name__}: {first[:200]})"
+            f"torch's stages cannot trace this graph ({type(error).__name__})", first[:200]
         ) from error
 
 
