@@ -525,6 +525,36 @@ def test_members_are_not_changed_by_a_call() -> None:
     assert torch.equal(b, before[1])
 
 
+def test_mutated_in_two_grad_modes_with_sizes_that_vary() -> None:
+    """The saved sizes are counted from the results, whatever torch's record of the members says."""
+
+    class Passes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2.0)
+        with torch.no_grad():
+            x.unsqueeze(0).mul_(0.5)
+            return Passes.apply(x)[0]
+
+    def scenario(compile: Compile) -> Any:
+        function = compile(fn, dynamic=True)
+        results = []
+        for n in (4, 6):
+            leaf = two(torch.linspace(0, 1, 3 * n).view(3, n)).requires_grad_()
+            x = leaf * 0.5
+            results.append((function(x).detach(), x.detach().clone()))
+        return results
+
+    same(scenario)
+
+
 # A wrong type at run time
 
 

@@ -272,10 +272,26 @@ class Missing:
     `zeros[k]` are the flat parts of tangent k's zero where it is a subclass (members, then sizes
     known at run time only); the node itself knows what a plain one is like. `needed[i]` lists the
     tangents that gradient i depends on: where all of them are left out, it is left out too.
+    `fixed`: some gradient depends on none of them, and is there whatever arrives.
     """
 
     zeros: tuple[tuple[Zero | str, ...], ...]
     needed: tuple[tuple[int, ...], ...]
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Saved tensor `index` looks at the memory of value `number`, a result of the forward.
+
+    The result has a version counter of its own: what is saved is made from it, so that a write to
+    the result is noticed. `way`: the value itself, a view of it with another geometry, the same
+    after `conj`, one of another type, or the conjugate of such a one.
+    """
+
+    index: int
+    number: int
+    way: Literal["itself", "as_strided", "conj", "view_like", "conj_view_like"]
 
 
 @dataclass(frozen=True)
@@ -293,6 +309,7 @@ class Saved:
     view: tuple[int, ...] = ()
     maybe_view: tuple[int, ...] = ()
     dynamic: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    shared: tuple[Shared, ...] = ()
 
     @property
     def tensors(self) -> int:

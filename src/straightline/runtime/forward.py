@@ -142,7 +142,7 @@ def emit_end(
     kept = tuple(flat[flow.flat_returns(contract) + int(contract.rng.functional) :])
     with writer.duty("compiled_fn_wrapper"):
         results = _results(writer, contract, values)
-    saved.emit_save(writer, contract, kept)
+    saved.emit_save(writer, contract, kept, results)
     handles.emit(writer, contract)
     with writer.duty("compiled_fn_wrapper"):
         if contract.missing is not None:

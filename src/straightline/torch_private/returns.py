@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import fx
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._ops import OpOverload
 
 from straightline.torch_private.stages import Stages
+
+Way: TypeAlias = Literal["itself", "as_strided", "conj", "view_like", "conj_view_like"]
 
 # Outputs that are made outside of the graph.
 _REGENERATED = frozenset(
@@ -83,6 +86,34 @@ def hidden_views(stages: Stages) -> frozenset[int]:
         and counts[owner] == 1
         and (number not in outputs or meta.output_info[number - first].requires_grad)
     )
+
+
+def shared(
+    stages: Stages, hidden: frozenset[int], saved: Sequence[Any]
+) -> Iterator[tuple[int, int, Way]]:
+    """Saved tensors that look at the memory of a hidden view: which, of which value, and how."""
+    values = returned(stages)
+    owners = {_owner(values[number]): number for number in sorted(hidden)}
+    for index, value in enumerate(saved):
+        number = owners.get(_owner(value)) if isinstance(value, fx.Node) else None
+        if number is not None and (way := _way(values[number], value)) is not None:
+            yield index, number, way
+
+
+def _way(start: fx.Node, end: fx.Node) -> Way | None:
+    """What leads from one view of some memory to another."""
+    base, view = fake(start), fake(end)
+    if start is end:
+        return "itself"
+    if not isinstance(base, torch.Tensor) or not isinstance(view, torch.Tensor):
+        return None
+    if {base.layout, view.layout} != {torch.strided} or base.is_neg() != view.is_neg():
+        return None
+    if base.dtype != view.dtype and base.is_conj():
+        return None
+    if base.dtype != view.dtype:
+        return "conj_view_like" if view.is_conj() else "view_like"
+    return "as_strided" if base.is_conj() == view.is_conj() else "conj"
 
 
 def _owner(value: fx.Node) -> fx.Node:

@@ -48,6 +48,7 @@ from straightline.capture.contract import (
     Rng,
     Role,
     Saved,
+    Shared,
     SharedBase,
     Strides,
     Subclass,
@@ -162,7 +163,7 @@ def contract(
         restrided=restrided,
         version_stays=stays,
         version_moves=moves,
-        saved=_saved(stages, inputs) if training else Saved(),
+        saved=_saved(stages, inputs, hidden) if training else Saved(),
         handles=_handles(stages, inputs, mutations, keep_inputs) if training else Handles(),
         tangents=tangents(meta) if training else (),
         missing=_missing(stages),
@@ -389,13 +390,13 @@ def _modes(stages: Stages) -> Modes:
     )
 
 
-def _saved(stages: Stages, inputs: Sequence[Input]) -> Saved:
+def _saved(stages: Stages, inputs: Sequence[Input], hidden: frozenset[int]) -> Saved:
     meta = stages.meta
     unchecked = meta.num_tensors_saved_with_no_vc_check or 0
     opaque = meta.num_opaque_objects_saved_for_bw or 0
     numbers = meta.num_symints_saved_for_bw or 0
     values = returns.output_values(stages.forward)
-    first = stages.inner_meta.num_forward + len(meta.tokens)
+    first = _first_saved(stages)
     tensors = values[first : len(values) - opaque - numbers]
     placeholders = stages.forward.graph.find_nodes(op="placeholder")
     plain = _never_views(placeholders, inputs, len(meta.tokens))
@@ -412,7 +413,22 @@ def _saved(stages: Stages, inputs: Sequence[Input]) -> Saved:
         dynamic=tuple(
             (i, tuple(sorted(dims))) for i, dims in sorted(meta.dynamic_saved_tensors_idxs.items())
         ),
+        shared=tuple(
+            Shared(*found)
+            for found in returns.shared(stages, hidden, tensors[: len(tensors) - unchecked])
+        ),
     )
+
+
+def _first_saved(stages: Stages) -> int:
+    """Where the saved values begin among what the forward graph returns.
+
+    Not by torch's record of the graph without subclasses: where a member is written to out of the
+    graph and its class is not, or where sizes are returned, it counts other results.
+    """
+    meta = stages.meta
+    returned = sum(places(where) for where in return_layouts(meta))
+    return len(meta.tokens) + returned + meta.num_outputs_rng_offset
 
 
 def _handles(
@@ -426,7 +442,7 @@ def _handles(
     )
     if refused or any(isinstance(v, BackwardState) for v in stages.inputs):
         return Handles()
-    first = stages.inner_meta.num_forward + len(meta.tokens)
+    first = _first_saved(stages)
     saved = set(returns.output_values(stages.forward)[first:])
     placeholders = stages.forward.graph.find_nodes(op="placeholder")[len(meta.tokens) :]
     starts = list(itertools.accumulate((places(i.layout) for i in inputs), initial=0))
@@ -436,7 +452,9 @@ def _handles(
     unsaved = [n for n in tracked if not saved.issuperset(placeholders[starts[n] : starts[n + 1]])]
     return Handles(
         edges=tuple(n for n in tracked if not inputs[n].parameter),
-        versions=() if keep_inputs else tuple(n for n in unsaved if n not in mutated),
+        versions=()
+        if keep_inputs
+        else tuple(n for n in unsaved if n not in mutated and not stages.inputs[n].is_inference()),
         numbers=tuple(n for n, item in enumerate(inputs) if item.role is Role.NUMBER),
         values=tuple(tensors) if keep_inputs else (),
     )
@@ -493,7 +511,7 @@ def written_inputs(stages: Stages) -> Written:
         for place in range(starts[index], starts[index + 1])
     }
     meta, tokens = stages.meta, len(stages.meta.tokens)
-    first = stages.inner_meta.num_forward + tokens
+    first = _first_saved(stages)
     numbers = meta.num_symints_saved_for_bw or 0
     unchecked = meta.num_tensors_saved_with_no_vc_check or 0
     rest = unchecked + (meta.num_opaque_objects_saved_for_bw or 0) + numbers

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from straightline.capture.contract import Contract
+from straightline.capture.contract import Contract, Shared
+from straightline.runtime import support
 from straightline.runtime.writer import Writer, tuple_of
 from straightline.torch_private.marks import DYNAMIC_MARK
 
@@ -19,11 +20,20 @@ class SavedNames:
     numbers: tuple[str, ...]
 
 
-def emit_save(writer: Writer, contract: Contract, values: Sequence[str]) -> None:
-    """Keep `values`: checked tensors, unchecked ones, opaque objects, numbers."""
+def emit_save(
+    writer: Writer, contract: Contract, values: Sequence[str], results: Mapping[int, str]
+) -> None:
+    """Keep `values`: checked tensors, unchecked ones, opaque objects, numbers.
+
+    `results` is what forward returns, by value number.
+    """
     saved = contract.saved
     tensors = [
-        _detached(writer, contract, i, value) for i, value in enumerate(values[: saved.tensors])
+    shared = {s.index: (s, results[s.number]) for s in saved.shared if s.number in results}
+        _marked(writer, contract, i, value, _part(writer, value, *shared[i]))
+        if i in shared
+        else _marked(writer, contract, i, value, _detached(contract, i, value))
+        for i, value in enumerate(values[: saved.tensors])
     ]
     opaque = values[saved.tensors : saved.tensors + saved.opaque]
     numbers = values[saved.tensors + saved.opaque :]
@@ -37,7 +47,24 @@ def emit_save(writer: Writer, contract: Contract, values: Sequence[str]) -> None
         writer.line(f"ctx.symints = {tuple_of(numbers)}")
 
 
-def _detached(writer: Writer, contract: Contract, index: int, value: str) -> str:
+def _part(writer: Writer, value: str, shared: Shared, result: str) -> str:
+    """`value` made from the result whose memory it looks at: they share a version counter."""
+    geometry = f"as_strided({value}.size(), {value}.stride(), {value}.storage_offset())"
+    match shared.way:
+        case "itself":
+            return f"{result}.detach()"
+        case "as_strided":
+            return f"{result}.{geometry}.detach()"
+        case "conj":
+            return f"{result}.conj().{geometry}.detach()"
+        case "view_like":
+            return f"{writer.bind(support.view_like, 'view_like')}({result}, {value}).detach()"
+        case "conj_view_like":
+            like = writer.bind(support.view_like, "view_like")
+            return f"{like}({result}, {value}.conj()).conj().detach()"
+
+
+def _detached(contract: Contract, index: int, value: str) -> str:
     """`value`, detached where it is a view: a saved view would keep its own graph alive."""
     saved = contract.saved
     if index in saved.view:
@@ -54,7 +81,7 @@ def _detached(writer: Writer, contract: Contract, index: int, value: str) -> str
         name = writer.name(f"{value}_saved" if value.isidentifier() else "saved")
         writer.line(f"{name} = {expression}")
     dims = ", ".join(map(str, marks))
-    if index in saved.view:
+    if index in saved.view or index in {s.index for s in saved.shared}:
         writer.line(f"{name}.{DYNAMIC_MARK} = {{{dims}}}")
     else:
         writer.line(f"{name}.{DYNAMIC_MARK} = {{*getattr({name}, {DYNAMIC_MARK!r}, ()), {dims}}}")
