@@ -68,11 +68,15 @@ def _detached(contract: Contract, index: int, value: str) -> str:
     """`value`, detached where it is a view: a saved view would keep its own graph alive."""
     saved = contract.saved
     if index in saved.view:
-        expression = f"{value}.detach()"
-    elif index in saved.maybe_view:
-        expression = f"{value}.detach() if {value}._is_view() else {value}"
-    else:
-        expression = value
+        return f"{value}.detach()"
+    if index in saved.maybe_view:
+        return f"{value}.detach() if {value}._is_view() else {value}"
+    return value
+
+
+def _marked(writer: Writer, contract: Contract, index: int, value: str, expression: str) -> str:
+    """`expression`, or a name for it where it carries marks of dynamic dimensions."""
+    saved = contract.saved
     marks = dict(saved.dynamic).get(index)
     if marks is None:
         return expression
