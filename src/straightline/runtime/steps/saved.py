@@ -28,9 +28,9 @@ def emit_save(
     `results` is what forward returns, by value number.
     """
     saved = contract.saved
-    tensors = [
     shared = {s.index: (s, results[s.number]) for s in saved.shared if s.number in results}
         _marked(writer, contract, i, value, _part(writer, value, *shared[i]))
+    tensors = [
         if i in shared
         else _marked(writer, contract, i, value, _detached(contract, i, value))
         for i, value in enumerate(values[: saved.tensors])
