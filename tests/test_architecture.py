@@ -263,6 +263,50 @@ def test_importing_the_package_does_not_need_torch():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+_IMPORT_EACH_ALONE = """
+import os, sys, torch
+failed = 0
+modules = sys.argv[1:]
+while modules:  # two at a time
+    batch, modules = modules[:2], modules[2:]
+    children = []
+    for module in batch:
+        child = os.fork()
+        if child == 0:
+            __import__(module)
+            os._exit(0)
+        children.append(child)
+    failed += sum(os.waitpid(child, 0)[1] != 0 for child in children)
+sys.exit(failed)
+"""
+
+
+def test_each_module_can_be_imported_first():
+    """torch's own modules import one another; which of them comes first is for ours to say.
+
+    Those that name them are tried, and those through which they are reached.
+    """
+    circular = ("torch._dynamo", "torch._functorch")
+    reading = [
+        name
+        for name, path in MODULES.items()
+        if any(line.split(": ")[1].startswith(circular) for line in _private_imports(path))
+    ]
+    names = [f"straightline.{name}" for name in [*reading, "runtime.programs", "report.dump"]]
+    assert len(names) > 10
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORT_EACH_ALONE, *names],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _private_imports(path: Path) -> list[str]:
+    return private_torch_names(path.read_text()) if "records" not in path.parts else []
+
+
 def test_options_load_nothing_of_torch():
     loaded = loaded_by("import straightline\nstraightline.Config()\nstraightline.options()")
     assert {name for name in loaded if name.partition(".")[0] != "straightline"} <= {"difflib"}

@@ -112,9 +112,9 @@ def _training(
         observe,
         lifted,
         seams=programs.Seams(
-            function_class=functools.partial(autograd.function_class, stages=traced),
+            function_class=functools.partial(autograd.function_class, told=autograd.facts(traced)),
             higher_class=higher_class,
-            later=functools.partial(_later, traced),
+            later=functools.partial(_later, traced.tracing, traced.compile),
         ),
         derive=_derive(origin, contract, kept),
     )
@@ -147,9 +147,11 @@ def _derive(
     return derive
 
 
-def _later(traced: Stages, compile_now: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def _later(
+    tracing: Any, compiling: Any, compile_now: Callable[[], Callable[..., Any]]
+) -> Callable[..., Any]:
     """Compile what was put off, in the state that forward was compiled in."""
-    with dynamo.compiling_backward(traced.tracing, traced.compile):
+    with dynamo.compiling_backward(tracing, compiling):
         return compile_now()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+import torch._dynamo  # torch's runtime wrappers and Dynamo import one another: it has to come first
 from torch._functorch._aot_autograd.runtime_wrappers import (
     AutogradLazyBackwardCompileInfo,
     _codegen_backward_epilogue,
@@ -19,14 +20,14 @@ from torch.autograd.function import FunctionMeta
 from straightline.torch_private.function_class import without_values
 from straightline.torch_private.stages import Stages
 
+Facts: TypeAlias = Mapping[str, Callable[[], object]]
+
 
 class _Lazy(FunctionMeta):
     """Attributes that compiled autograd reads off the class are made when first read."""
 
-    facts: Mapping[str, Callable[[], object]]
-
     def __getattr__(cls, name: str) -> Any:  # noqa: N805 - of a metaclass
-        facts: Mapping[str, Callable[[], object]] = cls.__dict__.get("_straightline_facts", {})
+        facts: Facts = cls.__dict__.get("_straightline_facts", {})
         if name not in facts:
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
         value = facts[name]()
@@ -35,9 +36,9 @@ class _Lazy(FunctionMeta):
 
 
 def function_class(
-    name: str, body: Mapping[str, object], stages: Stages
+    name: str, body: Mapping[str, object], told: Facts
 ) -> type[torch.autograd.Function]:
-    """A `torch.autograd.Function` with the given forward and backward.
+    """A `torch.autograd.Function` with the given forward and backward, and with what `facts` tells.
 
     Gradients arrive as one mutable list, so that backward can drop each after its last use. What
     forward did not have to keep reads as empty.
@@ -45,7 +46,7 @@ def function_class(
     attributes: dict[str, object] = {
         **body,
         "boxed_grads_call": True,
-        "_straightline_facts": _facts(stages),
+        "_straightline_facts": told,
         "_compiled_autograd_key": staticmethod(_compiled_autograd_key),
     }
     make: Any = _Lazy
@@ -60,7 +61,8 @@ def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:
     return (ctx._autograd_function_id, *ctx.symints)
 
 
-def _facts(stages: Stages) -> Mapping[str, Callable[[], object]]:
+def facts(stages: Stages) -> Facts:
+    """What compiled autograd asks the class of a program for, by name."""
     meta, subclass, backward = stages.meta, stages.subclass, stages.backward
     assert backward is not None
     # What was known of tracing only goes: fake tensors, symbols. Torch's own code expects it gone.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch._dynamo  # noqa: F401 - it and the wrappers import one another, and it has to come first
 from torch._functorch._aot_autograd.runtime_wrappers import _AnalyzeCustomOpInputOutputMode
 
 

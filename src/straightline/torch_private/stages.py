@@ -45,11 +45,14 @@ JointPass = Callable[[fx.GraphModule], None]
 
 @dataclass
 class Stages:
-    """What torch's stages leave behind, in torch's own terms. Read by `translate` and then dropped.
+    """What torch's stages leave behind, in torch's own terms. Gone when compilation ends; what
+    is needed later is taken out of it: `autograd.facts`, the state to compile in, the inputs to
+    trace gradients with.
 
     `inputs` are fake. `original_info` describes the caller's arguments, before duplicates were
     dropped and aliased arguments merged; `meta` what the graph takes after that. `moved` says of
-    each of the caller's arguments that is a tensor whether the function moves its version.
+    each of the caller's arguments that is a tensor whether the function moves its version;
+    `versionless` are those made in inference mode, which have none.
     """
 
     forward: fx.GraphModule
@@ -60,6 +63,7 @@ class Stages:
     original_inputs: list[Any]
     original_info: list[InputAliasInfo]
     moved: list[bool | None]
+    versionless: frozenset[int]
     lifted: list[torch.Tensor]
     detach: frozenset[int]
     dedupe: AOTDedupeWrapper
@@ -198,6 +202,11 @@ def _traced(
         "original_inputs": original_inputs,
         "original_info": original_info,
         "moved": moved,
+        "versionless": frozenset(
+            position
+            for position, value in enumerate([*lifted, *example_inputs])
+            if isinstance(value, torch.Tensor) and value.is_inference()
+        ),
         "lifted": list(lifted),
         "dedupe": dedupe,
         "synthetic": synthetic,
