@@ -29,8 +29,8 @@ def emit_save(
     """
     saved = contract.saved
     shared = {s.index: (s, results[s.number]) for s in saved.shared if s.number in results}
-        _marked(writer, contract, i, value, _part(writer, value, *shared[i]))
     tensors = [
+        _marked(writer, contract, i, value, _part(writer, value, *shared[i]))
         if i in shared
         else _marked(writer, contract, i, value, _detached(contract, i, value))
         for i, value in enumerate(values[: saved.tensors])
