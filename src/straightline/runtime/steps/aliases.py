@@ -10,6 +10,7 @@ from straightline.capture.contract import Contract, From, Output, ViewStep
 from straightline.capture.origins import identifier
 from straightline.runtime import support
 from straightline.runtime.body import callee
+from straightline.runtime.steps import modes
 from straightline.runtime.writer import Writer, literal
 from straightline.torch_private import operations
 from straightline.torch_private.marks import DYNAMIC_MARK
@@ -77,8 +78,7 @@ def _view(
     recorded = tracked and output.differentiable
     name = writer.name("view")
     if tracked and recorded != contract.modes.grad_enabled:
-        mode = torch.enable_grad if recorded else torch.no_grad
-        with writer.block(f"with {writer.bind(mode, mode.__name__)}():"):
+        with modes.grad_mode(writer, contract.modes.grad_enabled, wanted=recorded):
             _replay(writer, output, base, value, name, {})
     else:
         _replay(writer, output, base, value, name, shared)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from straightline.capture.contract import Contract, Mutation, Write
+from straightline.runtime.steps import modes
 from straightline.runtime.writer import Writer
 
 _STREAM_ERROR = (
@@ -19,10 +18,11 @@ def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> None:
     """Write each new value (an expression per mutation) into its input."""
     for mutation, value in zip(contract.mutations, values, strict=True):
         with writer.duty("mutation_epilogue"):
-            _write(writer, contract.inputs[mutation.input].name, mutation, value)
+            target = contract.inputs[mutation.input].name
+            _write(writer, target, mutation, value, contract.modes.grad_enabled)
 
 
-def _write(writer: Writer, target: str, mutation: Mutation, value: str) -> None:
+def _write(writer: Writer, target: str, mutation: Mutation, value: str, grad_enabled: bool) -> None:
     restride = f"{target}.as_strided_({value}.size(), {value}.stride(), {value}.storage_offset())"
     if mutation.grows:
         writer.line(f"{target}.resize_({value}.size())")
@@ -40,7 +40,7 @@ def _write(writer: Writer, target: str, mutation: Mutation, value: str) -> None:
             writer.line(restride)
             writer.line(f"{target}.detach().copy_({value})")
         case Write.SET:
-            with writer.block(f"with {writer.bind(torch.no_grad, 'no_grad')}():"):
+            with modes.grad_mode(writer, grad_enabled, wanted=False):
                 writer.line(f"{target}.set_({value})")
         case Write.STREAM_ERROR:
             writer.line(f"raise RuntimeError({_STREAM_ERROR!r})")
