@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from scenario import BACKEND, Compile, same
 from torch import distributed, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +75,23 @@ def test_the_graph_is_split() -> None:
     """Several programs, one per bucket; the first call of each sees fake tensors."""
     graphs: list[torch.fx.GraphModule] = []
     compile_graph = torch._dynamo.lookup_backend(BACKEND)
+    calls: list[tuple[int, bool, Any]] = []
 
     def counting(graph: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        number = len(graphs)
         graphs.append(graph)
-        return compile_graph(graph, inputs, **kwargs)
+        program = compile_graph(graph, inputs, **kwargs)
+
+        @functools.wraps(program)
+        def watched(*arguments: Any) -> Any:
+            given = tree_leaves(arguments)
+            fake = any(isinstance(value, FakeTensor) for value in given)
+            outs = program(*arguments)
+            told = [(type(out) is FakeTensor, out.shape, out.stride()) for out in outs]
+            calls.append((number, fake, told))
+            return outs
+
+        return watched
 
     module = DistributedDataParallel(net(), **split())
     call = torch.compile(module, backend=counting)
@@ -83,6 +99,12 @@ def test_the_graph_is_split() -> None:
     assert type(out) is torch.Tensor
     out.sum().backward()
     assert len(graphs) > 1
+    first = {number: told for number, fake, told in calls if fake}
+    real = {number: told for number, fake, told in calls if not fake}
+    assert sorted(first) == sorted(real) == list(range(len(graphs)))
+    for number, told in first.items():
+        assert all(is_fake for is_fake, _, _ in told)
+        assert [rest for _, *rest in told] == [rest for _, *rest in real[number]]
     assert all(p.grad is not None for p in module.parameters())
 
 

@@ -178,10 +178,11 @@ def case(*traces: str, kind: str = "inference") -> Callable[[Callable[[], str]],
     return add
 
 
-def _mutated(write: Write, requires_grad: bool = False) -> str:
+def _mutated(write: Write, requires_grad: bool = False, **fields: Any) -> str:
     made = contract(
         names="x y",
         mutations=(Mutation(0, write, requires_grad),),
+        **fields,
     )
     return text_of(made, graph(2, lambda x, y: [aten.mul.Tensor(x, y), aten.sin.default(y)]))
 
@@ -211,9 +212,17 @@ def mutation_restride_copy_detached() -> str:
     return _mutated(Write.RESTRIDE_COPY_DETACHED)
 
 
-@case("x.set_(", "no_grad")
+@case("x.set_(", "set_grad_enabled(False)", "finally:", "set_grad_enabled(True)")
 def mutation_set() -> str:
-    return _mutated(Write.SET)
+    return _mutated(Write.SET, modes=Modes(grad_enabled=True))
+
+
+@case("x.set_(")
+def mutation_set_without_grad() -> str:
+    """The caller has gradients off."""
+    text = _mutated(Write.SET)
+    assert "set_grad_enabled" not in text
+    return text
 
 
 @case("raise RuntimeError", "streams")
@@ -247,6 +256,25 @@ def alias_input() -> str:
 @case("aten_t(x)")
 def alias_view_of_input() -> str:
     return _aliased(Output(From.VIEW_OF_INPUT, True, base=0, replay=(TRANSPOSE,)))
+
+
+@case("set_grad_enabled(False)", "finally:", "set_grad_enabled(True)", "view = view.detach()")
+def alias_view_without_grad() -> str:
+    """Taken under no_grad, returned with gradients on."""
+    return _aliased(
+        Output(From.VIEW_OF_INPUT, True, base=0, replay=(TRANSPOSE,)),
+        modes=Modes(grad_enabled=True),
+        changes={"x": {"requires_grad": True}},
+    )
+
+
+@case("set_grad_enabled(True)", "finally:", "set_grad_enabled(False)")
+def alias_view_with_grad() -> str:
+    """Taken under enable_grad, returned with gradients off."""
+    return _aliased(
+        Output(From.VIEW_OF_INPUT, True, True, True, base=0, replay=(TRANSPOSE,)),
+        changes={"x": {"requires_grad": True}},
+    )
 
 
 @case("view_like(x")

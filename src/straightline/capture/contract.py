@@ -400,7 +400,6 @@ class FirstCall:
     """What happens at the first call only."""
 
     check_custom_ops: bool = False
-    fake_outputs: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,6 @@ def is_operator(target: object) -> TypeGuard[Any]:
     return isinstance(target, OpOverload)
 
 
-def is_higher_order(target: object) -> bool:
-    """`target` takes graphs as arguments (`cond`, `while_loop`, ...)."""
-    return isinstance(target, HigherOrderOperator)
-
-
 def writes(target: object) -> bool:
     """Some argument of the operation is written to."""
     return isinstance(target, OpOverload) and target._schema.is_mutable

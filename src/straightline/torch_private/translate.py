@@ -181,8 +181,6 @@ def contract(
             check_custom_ops=functorch_config.check_custom_op_aliasing
             and not dynamo_config.force_compile_during_fx_trace
             and _has_custom_ops(stages.forward),
-            fake_outputs=(context := TracingContext.try_get()) is not None
-            and context.fakify_first_call,
         ),
         debug_requires_grad=_debug_requires_grad(stages) if training else (),
         profile=dynamo_config.record_runtime_overhead,
