@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from scenario import Compile, compiled, same
+from scenario import BACKEND, Compile, compiled, same
 from torch import nn
 from torch.autograd import grad
 from torch.autograd.graph import saved_tensors_hooks
@@ -419,5 +419,81 @@ def test_tracing_is_not_seen_by_a_mode_of_the_users() -> None:
             assert seen.tensors == {torch.Tensor}
             told.append((plain(first), plain(second)))
         return told
+
+    same(scenario, **CLOSE)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "third_under_autocast"])
+@pytest.mark.parametrize("where", ["forward", "gradient", "both"])
+def test_create_graph_under_autocast(where: str, late: bool) -> None:
+    """Autocast of its caller reaches a gradient, with or without a graph of it."""
+    low = torch.bfloat16
+    of_forward, of_gradient = where != "gradient", where != "forward"
+
+    def run(side: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x, w = leaf(4, 4), leaf(4, 4)
+        with torch.autocast("cpu", low, enabled=of_forward):
+            out = side(x, w)
+        with torch.autocast("cpu", low, enabled=of_gradient):
+            alone = grad(out, (x, w), retain_graph=True)
+            first = grad(out, (x, w), create_graph=True)
+        if where == "gradient":
+            assert all(map(torch.equal, alone, first))
+        with torch.autocast("cpu", low, enabled=late):
+            second = grad(first[0].square().sum() + first[1].sum(), (x, w), create_graph=True)
+        third = grad(second[0].sum() + second[1].sum(), (x, w))
+        assert {t.dtype for t in (*first, *second, *third)} == {torch.float32}
+        return [t.detach() for t in (*first, *second, *third)]
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).sin() @ w).float().sum()
+
+    results = run(torch.compile(function, backend=BACKEND, fullgraph=True))
+    for got, wanted in zip(results, run(function), strict=True):
+        assert (got - wanted).norm() <= 0.02 * wanted.norm()
+
+
+def test_a_gradients_autocast_is_that_of_each_call() -> None:
+    """One program, differentiated with autocast on and off, in turns."""
+
+    def run(side: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x, w = leaf(4, 4), leaf(4, 4)
+        told = []
+        for enabled in (True, False, True, False):
+            out = side(x, w)
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                first = grad(out, (x, w), create_graph=True)
+            told += [t.detach() for t in first]
+        return told
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).sin() @ w).sum()
+
+    results = run(torch.compile(function, backend=BACKEND, fullgraph=True))
+    torch.testing.assert_close(results, run(function), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(results[0], results[2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_checkpointed_dropout(parts: int) -> None:
+    """Where the state of the generator was kept, masks are drawn from it at every order."""
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout((x.sin() * x).exp(), 0.5).square()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(parts):
+            x = checkpoint(part, x, use_reentrant=False).tanh()
+        return x.sum()
+
+    def scenario(compile: Compile) -> Any:
+        x = torch.linspace(0.1, 1, 8).requires_grad_()
+        out = compile(function)(x)
+        (first,) = grad(out, x, create_graph=True)
+        (second,) = grad(first.pow(2).sum(), x, create_graph=True)
+        (third,) = grad(second.pow(2).sum(), x)
+        return [plain(t) for t in (out, first, second, third)]
 
     same(scenario, **CLOSE)

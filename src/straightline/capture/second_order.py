@@ -32,6 +32,7 @@ from straightline.torch_private.second_order import (
     Ambient,
     Derived,
     derived,
+    random_state,
     split,
 )
 
@@ -315,6 +316,7 @@ class _Cut:
             return
         given = self._given(state, node)
         given.meta.pop("tensor_meta", None)
+        given.meta["val"] = random_state(node.meta["val"])
         # The graph takes the operation as an argument, which its annotation does not know.
         operation: Any = node.target
         with self.graph.inserting_before(node):

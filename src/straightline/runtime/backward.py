@@ -45,11 +45,8 @@ def emit(
             return
         if not recast:
             emit_state(writer, contract, function, second_order)
-            if _autocast_matters(contract, graph):
-                enabled = writer.bind(switches.is_autocast_enabled, "is_autocast_enabled")
-                cast = writer.bind(under_autocast, "under_autocast")
-                with writer.block(f"if {enabled}():"):
-                    writer.line(f"return {cast}(ctx, grads)")
+            if autocast_matters(contract, graph):
+                modes.emit_under_autocast(writer, under_autocast)
         with writer.duty("backward_prologue"):
             received = [writer.name(t.name) for t in contract.tangents]
             or_none = tangents.emit_received(writer, contract, received)
@@ -65,7 +62,7 @@ def emit(
                 inputs,
                 needed=range(_flat_gradients(contract) + int(contract.rng.functional)),
                 own=set(inputs) | set(received),
-                recast=recast,
+                recast=_of_backward if recast else None,
             )
         if contract.backward_tokens:
             flat = flat[: -contract.backward_tokens]
@@ -81,10 +78,14 @@ def emit(
             writer.line(f"return {tuple_of(gradients)}")
 
 
-def _autocast_matters(contract: Contract, graph: fx.GraphModule) -> bool:
-    return not contract.modes.backward_casts and any(
-        autocast.casts(node.target) for node in graph.graph.nodes
-    )
+def autocast_matters(contract: Contract, graph: fx.GraphModule) -> bool:
+    """Whether the graph of gradients computes something else when its caller has autocast on."""
+    return not contract.modes.backward_casts and any(map(autocast.may_cast, graph.graph.nodes))
+
+
+def _of_backward(node: fx.Node) -> bool:
+    """The node was not traced in forward, to be computed again here."""
+    return node.meta.get("partitioner_tag") != "is_forward"
 
 
 def _flat_gradients(contract: Contract) -> int:

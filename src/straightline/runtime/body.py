@@ -43,15 +43,15 @@ def emit(
     *,
     needed: Collection[int],
     own: Collection[str],
-    recast: bool = False,
+    recast: Callable[[fx.Node], bool] | None = None,
 ) -> list[str]:
     """Write `gm`'s operations; returns an expression for each of its outputs.
 
     `inputs` are expressions for its placeholders. Outputs outside `needed` are given as "None" and
     what only they use is not computed. Each value is dropped after its last use; of the inputs only
-    those named in `own` are this function's to drop. `recast`: this is a backward under its
-    caller's autocast. It reaches the operations of backward, whose results autograd would cast
-    back, and not what is computed again from forward.
+    those named in `own` are this function's to drop. `recast`: gradients are computed under their
+    caller's autocast. It reaches the operations of which this holds, those of backward, whose
+    results autograd would cast back, and not what is computed again from forward.
     """
     nodes = list(gm.graph.nodes)
     results = list(nodes[-1].args[0])
@@ -73,13 +73,14 @@ def emit(
                 comment = _comment(where, previous)
                 previous = where or previous
                 call = _call(writer, node, names)
-                cast = recast and autocast.casts(node.target)
-                if cast and not _of_forward(node):
+                cast = recast is not None and autocast.casts(node.target) and recast(node)
+                if cast:
                     call += _cast_back(writer, node)
                 if node in returned or any(user in live for user in node.users):
                     names[node] = writer.name(wanted[node])
                     call = f"{names[node]} = {call}"
-                with modes.without_autocast(writer, cast and _of_forward(node)):
+                as_traced = recast is not None and not cast and autocast.may_cast(node)
+                with modes.without_autocast(writer, as_traced):
                     writer.line(call, comment)
                 _drop(writer, node, names, last_use, returned, own)
             case "call_function":
@@ -154,11 +155,6 @@ def _in_backward(node: fx.Node) -> bool:
     return bool(node.meta.get("autograd_backward")) or (
         node.meta.get("partitioner_tag") == "is_backward"
     )
-
-
-def _of_forward(node: fx.Node) -> bool:
-    """The node was traced in forward; in a backward graph, it is computed again."""
-    return node.meta.get("partitioner_tag") == "is_forward"
 
 
 def _cast_back(writer: Writer, node: fx.Node) -> str:

@@ -16,6 +16,7 @@ from straightline.runtime.backward import saved_names
 from straightline.runtime.forward import Inner
 from straightline.runtime.steps import flow, handles, modes, saved, tangents
 from straightline.runtime.writer import Writer, tuple_of
+from straightline.torch_private.second_order import REPLAYED
 
 
 def emit_entry(
@@ -24,15 +25,20 @@ def emit_entry(
     lower: Contract,
     function: str,
     apply: str,
+    *,
+    under_autocast: object,
 ) -> None:
     """The function that the lower program's backward calls: `ctx` is its node, `grads` what it was
     given.
 
     `apply` is the global through which this program's autograd function is entered.
+    `under_autocast(ctx, grads)`, if any, is called instead when autocast is on.
     """
     derivation = _derivation(contract)
     count = len(derivation.gradients)
     with writer.block(f"def {function}(ctx, grads):"):
+        if under_autocast is not None:
+            modes.emit_under_autocast(writer, under_autocast)
         passed = [
             handles.carrier(writer, lower, i) if item.requires_grad else "None"
             for i, item in enumerate(contract.inputs[:count])
@@ -78,7 +84,12 @@ def emit_inner(
     compile_id: str,
     lower_saved: Sequence[str],
 ) -> Inner:
-    """The autograd function's forward. `lower` in its text is the node of the lower program."""
+    recast: bool,
+    """The autograd function's forward. `lower` in its text is the node of the lower program.
+
+    `recast`: for callers that have autocast on, which reaches the operations of the gradients as it
+    does in the lower program's backward.
+    """
     derivation = _derivation(contract)
     taken = [item.name for item in contract.inputs]
     count = len(derivation.gradients)
@@ -89,7 +100,7 @@ def emit_inner(
         flat_tangents = tangents.emit(writer, lower, compile_id, taken[count:], symbols=True)
         kept = [*names.tensors, *names.opaque, *names.numbers]
         inputs = _inputs(writer, lower, derivation, kept, flat_tangents)
-        with modes.without_autocast(writer, contract.modes.autocast):
+        with modes.without_autocast(writer, contract.modes.backward_casts):
             flat = body.emit(
                 writer,
                 graph,
@@ -97,11 +108,17 @@ def emit_inner(
                 needed=flow.flat_positions(contract, range(contract.returns)),
                 own=set(inputs) - set(taken),
             )
+                recast=_of_gradient if recast else None,
             values = flow.wrapped(writer, contract, flat, range(contract.returns))
         return forward.emit_end(writer, contract, flat, values)
 
 
 def _inputs(
+def _of_gradient(node: fx.Node) -> bool:
+    """The node was not traced in the lower program, to be computed again here."""
+    return not node.meta.get(REPLAYED)
+
+
     writer: Writer,
     lower: Contract,
     derivation: Derivation,

@@ -161,6 +161,12 @@ class Lazy:
 never_trace(Lazy.__call__.__code__)
 
 
+def _settle(caller: Callable[..., Any], lazy: Lazy, function: Callable[..., Any]) -> None:
+    """Where the generated `caller` calls `lazy`, it calls `function` from now on."""
+    scope = caller.__globals__
+    scope.update({name: function for name, value in scope.items() if value is lazy})
+
+
 def build_training(
     contract: Contract,
     graph: fx.GraphModule,
@@ -253,12 +259,8 @@ class _Build:
         def compile_cast() -> Callable[..., Any]:
             return self.seams.later(lambda: self._cast_backward(contract, graph, kept, states))
 
-        def settle(lazy: Lazy, function: Callable[..., Any]) -> None:
-            scope = functions[name].__globals__
-            scope.update({n: function for n, value in scope.items() if value is lazy})
-
-        above = Lazy(compile_above, lambda function: settle(above, function), traces=True)
-        cast = Lazy(compile_cast, lambda function: settle(cast, function))
+        above = Lazy(compile_above, lambda found: _settle(made, above, found), traces=True)
+        cast = Lazy(compile_cast, lambda found: _settle(made, cast, found))
         backward.emit(
             writer,
             contract,
@@ -270,8 +272,8 @@ class _Build:
             under_autocast=cast,
             rng_states=states,
         )
-        functions = self._add(writer, contract, direction)
-        return functions[name]
+        made = self._add(writer, contract, direction)[name]
+        return made
 
     def _cast_backward(
         self,
@@ -301,22 +303,47 @@ class _Build:
     def _above(self, lower: Contract, kept: Sequence[str], derive: Derive) -> Callable[..., Any]:
         """The entry of the program one order above `lower`."""
         derived = derive()
+
+        def compile_cast() -> Callable[..., Any]:
+            return self.seams.later(lambda: self._enter(lower, kept, derived, None))
+
+        cast = Lazy(compile_cast, lambda found: _settle(entry, cast, found))
+        entry = self._enter(lower, kept, derived, cast)
+        return entry
+
+    def _enter(
+        self, lower: Contract, kept: Sequence[str], derived: Derived, under_autocast: Lazy | None
+    ) -> Callable[..., Any]:
+        """The entry of `derived`, which leaves callers that have autocast on to `under_autocast`.
+
+        None: the entry for those.
+        """
         contract = derived.contract
         assert contract.derivation is not None
-        direction = higher.title(contract.derivation.order, "forward")
-        compile_id = self.program.compile_id
+        order = higher.title(contract.derivation.order)
+        order += " under autocast" if under_autocast is None else ""
+        direction, compile_id = f"{order} forward", self.program.compile_id
         writer = _writer(contract, direction, compile_id)
         for item in lower.inputs:
             writer.reserve(item.name)
-        stem = identifier(f"{contract.name}_{higher.title(contract.derivation.order)}")
+        stem = identifier(f"{contract.name}_{order}")
         entry, inner = writer.name(stem), writer.name(f"{stem}_forward")
         apply = writer.name("apply")
         made = higher.emit_inner(
-            writer, contract, lower, derived.forward, inner, compile_id=compile_id, lower_saved=kept
+            writer,
+            contract,
+            lower,
+            derived.forward,
+            inner,
+            compile_id=compile_id,
+            lower_saved=kept,
+            recast=under_autocast is None,
         )
         writer.line("")
         writer.line("")
-        higher.emit_entry(writer, contract, lower, entry, apply)
+        if not backward.autocast_matters(contract, derived.forward):
+            under_autocast = None
+        higher.emit_entry(writer, contract, lower, entry, apply, under_autocast=under_autocast)
         functions = self._add(writer, contract, direction)
         functions[entry].__globals__[apply] = self.function_class(
             contract, functions[inner], derived.backward, made.saved, derived.derive

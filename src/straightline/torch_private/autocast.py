@@ -14,7 +14,7 @@ from torch import fx
 from torch._C import _dispatch_has_kernel_for_dispatch_key, _is_any_autocast_enabled
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.graph_capture_wrappers import disable_autocast
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 # What casts by itself: each such call makes a tensor of its own.
@@ -106,3 +106,11 @@ def casts(target: object) -> bool:
     return isinstance(target, OpOverload) and any(
         _dispatch_has_kernel_for_dispatch_key(target.name(), key) for key in _KEYS
     )
+
+
+def may_cast(node: fx.Node) -> bool:
+    """What `casts`, and what runs that, or a graph: nobody would cast its results back."""
+    if not isinstance(node.target, HigherOrderOperator):
+        return casts(node.target)
+    inside = [a for a in node.args if isinstance(a, OpOverload)]
+    return any(casts(operation) for operation in inside) or not inside

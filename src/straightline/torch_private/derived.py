@@ -77,6 +77,7 @@ def contract(
         modes=Modes(
             grad_enabled=True,
             autocast=lower.modes.autocast,
+            backward_casts=lower.modes.backward_casts,
             deterministic=lower.modes.deterministic,
         ),
         outputs=tuple(

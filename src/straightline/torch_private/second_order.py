@@ -423,6 +423,14 @@ def split(
     return forward, backward
 
 
+def random_state(drawn: Any) -> torch.Tensor:
+    """The state of a generator as it is traced, beside what is drawn from it."""
+    fake_mode = detect_fake_mode(drawn)
+    assert fake_mode is not None
+    with fake_mode:
+        return fake_mode.from_tensor(torch.get_rng_state())
+
+
 def free_of_unbacked(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
     """Whether a symbolic number is made of the inputs' sizes alone."""
     return not free_unbacked_symbols(value)

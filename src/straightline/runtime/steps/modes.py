@@ -24,6 +24,14 @@ def without_autocast(writer: Writer, casts: bool) -> Iterator[None]:
         yield
 
 
+def emit_under_autocast(writer: Writer, function: object) -> None:
+    """Leave a call to `function(ctx, grads)` when autocast is on."""
+    enabled = writer.bind(switches.is_autocast_enabled, "is_autocast_enabled")
+    cast = writer.bind(function, "under_autocast")
+    with writer.block(f"if {enabled}():"):
+        writer.line(f"return {cast}(ctx, grads)")
+
+
 @contextlib.contextmanager
 def grad_mode(writer: Writer, now: bool, *, wanted: bool, needed: bool = True) -> Iterator[None]:
     """Grad mode is `wanted` inside and `now` again after, exceptions included."""

@@ -446,6 +446,7 @@ RECORD: Record = {
                 "stride",
                 "memory_format",
             ),
+            attributes=("from_tensor",),
         ),
         "MutationType": Shape(
             "enum",
@@ -769,6 +770,7 @@ RECORD: Record = {
                 "export=",
             ),
             attributes=(
+                "from_tensor",
                 "cache",
                 "shape_env",
             ),
