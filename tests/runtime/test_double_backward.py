@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -1141,6 +1142,66 @@ def test_option_save_keeps_it() -> None:
         return second_derivative(compile(wave, options={"double_backward": "save"}), x, x * 1)
 
     same(scenario, **CLOSE)
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["first order", "second order"])
+def test_option_save_frees_what_it_kept(twice: bool) -> None:
+    """With the graph, though the node lives on; with the graph kept it stays."""
+    call = compiled(lambda x, offset: (x + offset).tanh(), options={"double_backward": "save"})
+
+    def run() -> tuple[torch.Tensor, torch.Tensor, weakref.ref[Any]]:
+        memory = numpy.ones(4, dtype=numpy.float32)  # lives as long as a tensor looks at it
+        x = leaf(4)
+        return x, call(x, torch.from_numpy(memory)), weakref.ref(memory)
+
+    run()
+    with no_collector():
+        x, out, memory = run()
+        assert memory() is not None
+        grad(out.sum(), x, retain_graph=True)
+        assert memory() is not None
+        if twice:
+            (first,) = grad(out.sum(), x, create_graph=True, retain_graph=False)
+            assert memory() is not None
+            grad(first.sum(), x)
+            assert first.grad_fn is not None
+        else:
+            grad(out.sum(), x)
+        assert memory() is None
+        with pytest.raises(RuntimeError, match="second time"):
+            grad(out.sum(), x, create_graph=True)
+
+
+class Stash(Function):
+    """Keeps a tensor where autograd does not look after it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return g * ctx.factor, None
+
+
+def test_what_a_function_stashed_is_freed() -> None:
+    call = compiled(lambda x, factor: Stash.apply(x, factor).exp())
+
+    def run() -> tuple[torch.Tensor, torch.Tensor, weakref.ref[Any]]:
+        memory = numpy.ones(4, dtype=numpy.float32)
+        x = leaf(4)
+        return x, call(x, torch.from_numpy(memory)), weakref.ref(memory)
+
+    x, out, _ = run()
+    grad(out.sum(), x)
+    with no_collector():
+        x, out, memory = run()
+        grad(out.sum(), x, retain_graph=True)
+        assert memory() is not None
+        (got,) = grad(out.sum(), x)
+        assert memory() is None
+        torch.testing.assert_close(got, out.detach())
 
 
 @pytest.mark.parametrize(

@@ -496,6 +496,21 @@ def boxed_arguments() -> str:
     return text_of(contract(names="x y", boxed=True), graph(2, lambda x, y: [x * y]))
 
 
+@case("args.clear()", "aten_view(x, [s0, 2])")
+def boxed_number_that_a_view_reads() -> str:
+    """It outlives its last use in the graph."""
+    view = Output(From.VIEW_OF_INPUT, True, base=0, replay=(ViewStep("aten::view", (("s0", 2),)),))
+    made = contract(
+        names="x s0",
+        changes={"s0": {"role": Role.NUMBER}},
+        outputs=(Output(From.VALUE, True), view),
+        boxed=True,
+    )
+    text = text_of(made, graph(2, lambda x, s0: [aten.mul.Tensor(x, s0), x]))
+    assert "del s0" not in text
+    return text
+
+
 @case("raise AssertionError")
 def debug_assertions() -> str:
     return text_of(contract(debug_requires_grad=(False,)), graph(1, sines))
@@ -553,7 +568,7 @@ def tokens_in_backward() -> str:
     "ctx._tensors_no_vc_check = ",
     "ctx.opaque_objects = ",
     "ctx.symints = ",
-    "ctx.saved_tensors",
+    " = ctx.saved_tensors",
     "ctx.maybe_clear_saved_tensors()",
     kind="training",
 )
@@ -594,7 +609,7 @@ def handles_for_double_backward() -> str:
     return text_of(made, graph(2, lambda x, y: [aten.mul.Tensor(x, y)]), back)
 
 
-@case("ctx.values = ", kind="training")
+@case("ctx.values = ", "if not graph_is_kept():", kind="training")
 def handles_that_keep_values() -> str:
     made = contract("training", handles=Handles(values=(0,)))
     return text_of(made, graph(1, sines), graph(1, sines))
@@ -609,7 +624,7 @@ def tangent_with_strides() -> str:
     return _tangent(dataclasses.replace(TANGENT, format=Strides((2, 3), (3, 1))))
 
 
-@case("grad_out0.is_contiguous()", "grad_out0.contiguous()", kind="training")
+@case("grad_out0.is_contiguous()", ".contiguous()", "to_dense()", kind="training")
 def tangent_contiguous() -> str:
     return _tangent(dataclasses.replace(TANGENT, format=Format(torch.contiguous_format)))
 
@@ -646,9 +661,22 @@ def tangent_of_a_subclass_that_is_left_out() -> str:
         outputs=(Output(From.VALUE, True, True, True, layout=TWO),),
         tangents=(Tangent(0, TWO, None, (TANGENT, TANGENT), "output 0"),),
         gradients=(TWO,),
-        missing=Missing(zeros=((zero, zero),), needed=((0,),)),
+        missing=Missing(zeros=((zero, zero),), needed=((0,),), fixed=True),
     )
     return text_of(made, graph(2, sines), graph(2, sines))
+
+
+@case("if grad_out0 is None:", "return (None,)", "materialize_grads", kind="training")
+def tangent_that_is_left_out() -> str:
+    made = contract("training", missing=Missing(zeros=((),), needed=((0,),)))
+    return text_of(made, graph(1, sines), graph(1, sines))
+
+
+@case("zeros(", "None if no_grad_out0 else", kind="training")
+def tangent_that_is_left_out_beside_a_fixed_gradient() -> str:
+    made = contract("training", "x y", missing=Missing(((),), needed=((0,), ()), fixed=True))
+    back = graph(1, lambda a: [aten.sin.default(a), aten.ones.default([3])])
+    return text_of(made, graph(2, lambda x, y: [aten.mul.Tensor(x, y)]), back)
 
 
 @case("increment_version(x)")

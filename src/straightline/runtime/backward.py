@@ -51,6 +51,7 @@ def emit(
             received = [writer.name(t.name) for t in contract.tangents]
             or_none = tangents.emit_received(writer, contract, received)
             saved.emit_load(writer, contract, names)
+            saved.emit_drop(writer, contract)
             flat_tangents = tangents.emit(writer, contract, compile_id, received)
         with modes.without_autocast(writer, contract.modes.backward_casts):
             inputs = [*names.numbers, *names.tensors, *names.opaque, *flat_tangents]

@@ -53,6 +53,7 @@ def emit_entry(
         call = f"{apply}({', '.join(['ctx', *passed, *received])})"
         comma = "," if len(results) == 1 else ""
         writer.line(f"{', '.join(results)}{comma} = {call}" if results else call)
+        saved.emit_drop(writer, lower)
         for name, deciding in zip(results, derivation.by_tangent, strict=True):
             if deciding is not None:
                 _emit_detach(writer, name, [received[t] for t in deciding])
@@ -83,8 +84,8 @@ def emit_inner(
     *,
     compile_id: str,
     lower_saved: Sequence[str],
-) -> Inner:
     recast: bool,
+) -> Inner:
     """The autograd function's forward. `lower` in its text is the node of the lower program.
 
     `recast`: for callers that have autocast on, which reaches the operations of the gradients as it
@@ -107,18 +108,18 @@ def emit_inner(
                 inputs,
                 needed=flow.flat_positions(contract, range(contract.returns)),
                 own=set(inputs) - set(taken),
-            )
                 recast=_of_gradient if recast else None,
+            )
             values = flow.wrapped(writer, contract, flat, range(contract.returns))
         return forward.emit_end(writer, contract, flat, values)
 
 
-def _inputs(
 def _of_gradient(node: fx.Node) -> bool:
     """The node was not traced in the lower program, to be computed again here."""
     return not node.meta.get(REPLAYED)
 
 
+def _inputs(
     writer: Writer,
     lower: Contract,
     derivation: Derivation,

@@ -73,7 +73,7 @@ def _geometry(t: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 def to_strides(tangent: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Any:
     """A copy of a tangent with the strides that backward was compiled for."""
     out = torch.empty_strided(size, stride, dtype=tangent.dtype, device=tangent.device)
-    return out.copy_(tangent)
+    return out.copy_(tangent.to_dense() if tangent.is_sparse else tangent)
 
 
 def coerce(

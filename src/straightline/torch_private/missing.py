@@ -25,25 +25,26 @@ def missing(
 ) -> Missing | None:
     """How left-out gradients are told, or None where the engine makes the zeros.
 
-    A single gradient always arrives. Zeros of a subclass are made where its parts are plain tensors
-    whose sizes follow from its own.
+    A single gradient may be left out too, by a node above that gave None. Zeros of a subclass are
+    made where its parts are plain tensors whose sizes follow from its own.
     """
-    if len(tangents) < 2:
+    if not tangents:
         return None
     zeros = [_zeros(m) for m in meta.subclass_tangent_meta]
     plain = [isinstance(t.layout, Plain) for t in tangents]
     made = [() if p else z for p, z in zip(plain, zeros, strict=True)]
     if any(each is None for each in made):
         return None
-    return Missing(
-        tuple(each for each in made if each is not None), needed(tangents, backward, gradients)
-    )
+    reached, fixed = needed(tangents, backward, gradients)
+    return Missing(tuple(each for each in made if each is not None), reached, fixed)
 
 
 def needed(
     tangents: Sequence[Tangent], backward: fx.GraphModule, gradients: Sequence[Layout]
-) -> tuple[tuple[int, ...], ...]:
-    """For each gradient that a backward graph computes, the tangents that it depends on."""
+) -> tuple[tuple[tuple[int, ...], ...], bool]:
+    """For each gradient that a backward graph computes, the tangents that it depends on; whether
+    one is there that depends on none.
+    """
     placeholders = [
         n for n in backward.graph.find_nodes(op="placeholder") if n.name.startswith("tangents")
     ]
@@ -56,10 +57,16 @@ def needed(
                 touched.add(node)
         reached.append(touched)
     starts = itertools.accumulate((places(g) for g in gradients), initial=0)
-    return tuple(
-        tuple(k for k, touched in enumerate(reached) if touched.intersection(results[first:end]))
-        for first, end in itertools.pairwise(starts)
+    parts = [results[first:end] for first, end in itertools.pairwise(starts)]
+    deciding = tuple(
+        tuple(k for k, touched in enumerate(reached) if touched.intersection(part))
+        for part in parts
     )
+    fixed = any(
+        not by and any(value is not None for value in part)
+        for by, part in zip(deciding, parts, strict=True)
+    )
+    return deciding, fixed
 
 
 def _groups(tangents: Sequence[Tangent]) -> list[range]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 
-from straightline.capture.contract import Contract, From, Subclass, places
+from straightline.capture.contract import Contract, From, Subclass, ViewStep, places
 from straightline.runtime.steps import aliases, subclasses
 from straightline.runtime.writer import Writer
 
@@ -80,6 +81,17 @@ def flat_returns(contract: Contract) -> int:
     return sum(places(layout) for layout in contract.return_layouts())
 
 
+def _read_by(replay: Sequence[ViewStep]) -> Iterator[str]:
+    """Names in the sizes that views are made with."""
+    pending: list[object] = [a for s in replay for a in (*s.arguments, *dict(s.keywords).values())]
+    while pending:
+        match pending.pop():
+            case str() as expression:
+                yield from re.findall(r"[^\W\d]\w*", expression)
+            case tuple() as several:
+                pending += several
+
+
 def kept_inputs(contract: Contract) -> frozenset[str]:
     """Names of inputs and arguments that are needed after the graph ran."""
     kept = {contract.inputs[m.input].name for m in contract.mutations}
@@ -91,4 +103,5 @@ def kept_inputs(contract: Contract) -> frozenset[str]:
     kept |= {contract.arguments[a].name for a in contract.restrided}
     kept |= {contract.arguments[a].name for a in contract.version_stays}
     kept |= {contract.arguments[m].name for b in contract.bases for m in b.mutated}
+    kept |= {name for o in contract.outputs for name in _read_by(o.replay or ())}
     return frozenset(kept)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from straightline.capture.contract import Contract, Shared
 from straightline.runtime import support
 from straightline.runtime.writer import Writer, tuple_of
+from straightline.torch_private import switches
 from straightline.torch_private.marks import DYNAMIC_MARK
 
 
@@ -95,12 +96,32 @@ def _marked(writer: Writer, contract: Contract, index: int, value: str, expressi
 def emit_load(writer: Writer, contract: Contract, names: SavedNames, *, node: str = "ctx") -> None:
     """Unpack what forward kept; with it gone from the node, each value dies after its last use."""
     saved = contract.saved
-    _unpack(writer, names.tensors[: saved.checked], f"{node}.saved_tensors")
+    if saved.checked:
+        _unpack(writer, names.tensors[: saved.checked], f"{node}.saved_tensors")
+    else:
+        # For its error if the graph is gone. Torch's backends raise it too, whatever they saved;
+        # eager does not where no operation saved anything (`x + 1`).
+        writer.line(f"{node}.saved_tensors")
     _unpack(writer, names.tensors[saved.checked :], f"{node}._tensors_no_vc_check")
     _unpack(writer, names.opaque, f"{node}.opaque_objects")
     _unpack(writer, names.numbers, f"{node}.symints")
     if saved.checked:
         writer.line(f"{node}.maybe_clear_saved_tensors()")
+
+
+def emit_drop(writer: Writer, contract: Contract) -> None:
+    """Take from the node `ctx` what autograd does not free itself, unless the graph is kept."""
+    names = []
+    if contract.saved.unchecked:
+        names.append("_tensors_no_vc_check")
+    if contract.saved.opaque:
+        names.append("opaque_objects")
+    if contract.handles.values:
+        names.append("values")
+    if names:
+        kept = writer.bind(switches.graph_is_kept, "graph_is_kept")
+        with writer.block(f"if not {kept}():"):
+            writer.line(f"{' = '.join(f'ctx.{name}' for name in names)} = ()")
 
 
 def _unpack(writer: Writer, names: Sequence[str], source: str) -> None:

@@ -10,6 +10,7 @@ from straightline.capture.contract import (
     Contract,
     Format,
     Opaque,
+    Rng,
     Strides,
     Subclass,
     Tangent,
@@ -17,7 +18,7 @@ from straightline.capture.contract import (
 )
 from straightline.capture.origins import identifier
 from straightline.runtime import support
-from straightline.runtime.steps import subclasses
+from straightline.runtime.steps import saved, subclasses
 from straightline.runtime.steps.flow import returned
 from straightline.runtime.writer import Writer, attribute, literal, tuple_of
 from straightline.torch_private.marks import RESULTS
@@ -40,7 +41,16 @@ def emit_received(
     if missing is None:
         return lambda _number, gradient: gradient
     needed = missing.needed
-    asked = {k for each in needed if len(each) < len(names) for k in each}
+    idle = _idle(contract)
+    if idle:
+        # As in eager, where none of the operations inside would run.
+        with writer.block(f"if {' and '.join(f'{name} is None' for name in names)}:"):
+            saved.emit_drop(writer, contract)
+            leading = contract.derivation is not None
+            writer.line(f"return {tuple_of(['None'] * (leading + len(contract.gradients)))}")
+        if len(names) == 1:
+            return lambda _number, gradient: gradient
+    asked = {k for each in needed if len(each) < len(names) or not idle for k in each}
     flags = {k: writer.name(f"no_{names[k]}") for k in sorted(asked)}
     for k, (place, name) in enumerate(zip(places, names, strict=True)):
         if k in flags:
@@ -50,11 +60,18 @@ def emit_received(
 
     def gradient_or_none(number: int, gradient: str) -> str:
         deciding = needed[number]
-        if gradient == "None" or not deciding or len(deciding) == len(names):
+        if gradient == "None" or not deciding or (idle and len(deciding) == len(names)):
             return gradient
         return f"None if {' and '.join(flags[k] for k in deciding)} else {gradient}"
 
     return gradient_or_none
+
+
+def _idle(contract: Contract) -> bool:
+    """Nothing has to happen in a backward that no gradient arrives in."""
+    assert contract.missing is not None
+    rest = contract.backward_tokens or contract.backward_mutates or contract.rng != Rng()
+    return not (contract.missing.fixed or rest)
 
 
 def _emit_zero(
@@ -160,6 +177,7 @@ def _coerce(
 
 
 def _check_format(writer: Writer, tangent: Tangent, name: str) -> None:
+    dense = f"({name}.to_dense() if {name}.is_sparse else {name})"
     match tangent.format:
         case Strides(size, stride):
             fix = writer.bind(support.to_strides, "to_strides")
@@ -167,10 +185,10 @@ def _check_format(writer: Writer, tangent: Tangent, name: str) -> None:
                 writer.line(f"{name} = {fix}({name}, {size!r}, {stride!r})")
         case Format(memory_format) if memory_format is torch.contiguous_format:
             with writer.block(f"if not {name}.is_contiguous():"):
-                writer.line(f"{name} = {name}.contiguous()")
+                writer.line(f"{name} = {dense}.contiguous()")
         case Format(memory_format):
             bound = writer.bind(memory_format, str(memory_format).removeprefix("torch."))
             with writer.block(f"if not {name}.is_contiguous(memory_format={bound}):"):
-                writer.line(f"{name} = {name}.contiguous(memory_format={bound})")
+                writer.line(f"{name} = {dense}.contiguous(memory_format={bound})")
         case None:
             pass
