@@ -23,8 +23,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The contract is where the stages meet, origins the names and lines that all of them show; they
     # know nobody.
     "capture.contract": (),
+    "capture.written": (),
     "capture.origins": (),
-    "torch_private": ("capture.contract", "errors"),
+    "torch_private": ("capture.contract", "capture.written", "errors"),
     "capture": ("errors", "torch_private"),
     "runtime": ("capture.contract", "capture.origins", "errors", "torch_private"),
     # Stages return records; only the pipeline hands them to report, which knows their type.

@@ -24,6 +24,7 @@ from straightline.torch_private import (
     autograd,
     derived,
     dynamo,
+    keeping,
     owners,
     returns,
     stages,
@@ -55,14 +56,14 @@ def _compile(
     name, compile_id = origins.identifier(dynamo.function_name()), dynamo.compile_id()
     observe = _observer(config, f"{name}_{origins.identifier(compile_id)}", example_inputs)
     with stages.trace(gm, example_inputs, joint_passes=(cse.eliminate,)) as traced:
-        written = translate.written_inputs(traced)
+        written = keeping.written_inputs(traced)
         simplify.resize_inputs(traced.forward)
         simplify.drop_detach(traced.forward, written.first_saved)
         simplify.drop_copies(traced.forward)
         if traced.backward is not None:
             simplify.drop_detach(traced.backward, len(returns.output_values(traced.backward)))
         more = protect.copy_saved_inputs(traced.forward, traced.backward, written)
-        translate.saved_more(traced, written, more)
+        keeping.saved_more(traced, written, more)
         contract = translate.contract(
             traced,
             name,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from straightline.capture.written import Written
 from straightline.torch_private import operations
-from straightline.torch_private.translate import Written
 
 
 def copy_saved_inputs(

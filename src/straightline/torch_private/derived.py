@@ -28,6 +28,7 @@ from straightline.capture.contract import (
 )
 from straightline.errors import DoubleBackwardError
 from straightline.torch_private import missing, returns, translate
+from straightline.torch_private.layouts import layout, return_layouts, role
 
 
 def contract(
@@ -51,7 +52,7 @@ def contract(
     Raises the error of a live input that can be none.
     """
     count = len(lower.inputs)
-    layouts = translate.return_layouts(meta)
+    layouts = return_layouts(meta)
     back = _gradients(subclass, count + len(lower.tangents))
     described = translate.tangents(meta)
     reached = frozenset(itertools.chain.from_iterable(influence))
@@ -143,7 +144,7 @@ def _saved(forward: fx.GraphModule, results: int) -> Saved:
     kept = returns.output_values(forward)[results:]
     values = [v.meta["val"] for v in kept]
     tensors = [v for v, value in zip(kept, values, strict=True) if isinstance(value, torch.Tensor)]
-    numbers = sum(translate.role(value) is Role.NUMBER for value in values)
+    numbers = sum(role(value) is Role.NUMBER for value in values)
     looks = [returns.is_view(v) for v in tensors]
     return Saved(
         checked=len(tensors),
@@ -200,4 +201,4 @@ def _lost(
 def _gradients(subclass: SubclassMeta | None, count: int) -> tuple[Layout, ...]:
     if subclass is None or subclass.grad_input_metas is None:
         return (Plain(),) * count
-    return tuple(translate.layout(m) for m in subclass.grad_input_metas)
+    return tuple(layout(m) for m in subclass.grad_input_metas)

@@ -51,7 +51,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from straightline.capture.contract import places
 from straightline.errors import DoubleBackwardError
-from straightline.torch_private import autocast, translate
+from straightline.torch_private import autocast
+from straightline.torch_private.layouts import return_layouts
 from straightline.torch_private.stages import tensorify_floats
 
 AUTOGRAD_FUNCTION: Any = torch.ops.higher_order.autograd_function_apply
@@ -287,7 +288,7 @@ class Derived:
     @property
     def flat_results(self) -> int:
         """How many of the graph's outputs the results are, subclasses taken apart."""
-        return sum(places(layout) for layout in translate.return_layouts(self.meta))
+        return sum(places(layout) for layout in return_layouts(self.meta))
 
     @property
     def has_backward(self) -> bool:

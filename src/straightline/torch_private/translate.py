@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,30 +40,27 @@ from straightline.capture.contract import (
     Missing,
     Modes,
     Mutation,
-    Opaque,
     Output,
     Plain,
     Rng,
-    Role,
     Saved,
-    Shared,
     SharedBase,
     Strides,
     Subclass,
     Tangent,
     ViewStep,
     Write,
-    places,
 )
 from straightline.torch_private import (
     autocast,
+    keeping,
     missing,
-    operations,
     returns,
     symbols,
     versions,
     views,
 )
+from straightline.torch_private.layouts import layout, return_layouts, role
 from straightline.torch_private.stages import Stages
 
 _ORIGIN: Mapping[OutputType, From] = {
@@ -80,45 +75,6 @@ _ORIGIN: Mapping[OutputType, From] = {
 }
 # Namespaces whose operations torch exempts from the check that custom operations do not alias.
 _UNCHECKED_NAMESPACES = frozenset({"_c10d_functional", "c10d", "onednn", "fsdp"})
-
-
-def layout(meta: Any) -> Layout:
-    """The layout that torch's description of a (sub)class stands for."""
-    match meta:
-        case SubclassCreationMeta():
-            return Subclass(
-                meta.original_subclass_type or type(meta.original_subclass),
-                tuple((name, layout(inner)) for name, inner in meta.attrs.items()),
-                tuple(_known(v) for v in meta.outer_size),
-                tuple(_known(v) for v in meta.outer_stride),
-                meta.meta,
-            )
-        case OpaqueMeta():
-            return Opaque()
-        case _:
-            return Plain()
-
-
-def _known(value: Any) -> int | None:
-    """A size as a number; None for a symbol. A nested int never matters to its class: -1, as torch
-    has it.
-    """
-    if isinstance(value, torch.SymInt):
-        return -1 if value.node.is_nested_int() else None
-    return value if value is None else int(value)
-
-
-def role(value: Any) -> Role:
-    """What kind of thing an example input is."""
-    match value:
-        case torch.Tensor():
-            return Role.TENSOR
-        case int() | float() | bool() | torch.SymInt() | torch.SymFloat() | torch.SymBool():
-            return Role.NUMBER
-        case BackwardState():
-            return Role.BACKWARD_STATE
-        case _:
-            return Role.OTHER
 
 
 def contract(
@@ -163,8 +119,8 @@ def contract(
         restrided=restrided,
         version_stays=stays,
         version_moves=moves,
-        saved=_saved(stages, inputs, hidden) if training else Saved(),
-        handles=_handles(stages, inputs, mutations, keep_inputs) if training else Handles(),
+        saved=keeping.saved(stages, inputs, hidden) if training else Saved(),
+        handles=keeping.handles(stages, inputs, mutations, keep_inputs) if training else Handles(),
         tangents=tangents(meta) if training else (),
         missing=_missing(stages),
         gradients=_gradients(stages) if training else (),
@@ -275,11 +231,6 @@ def _frozen() -> frozenset[int]:
     return frozenset(i for i, p in enumerate(context.params_flat) if p is None)
 
 
-def return_layouts(meta: ViewAndMutationMeta) -> tuple[Layout, ...]:
-    described = tuple(layout(m) for m in meta.subclass_fw_graph_out_meta)
-    return described or (Plain(),) * meta.num_forward_returns
-
-
 def _mutations(stages: Stages) -> tuple[Mutation, ...]:
     meta = stages.meta
     layouts = return_layouts(meta)
@@ -386,142 +337,6 @@ def _modes(stages: Stages) -> Modes:
         deterministic=meta.deterministic if stages.backward is not None else None,
         hooks_inlined=stages.hooks_inlined and stages.backward is not None,
     )
-
-
-def _saved(stages: Stages, inputs: Sequence[Input], hidden: frozenset[int]) -> Saved:
-    meta = stages.meta
-    unchecked = meta.num_tensors_saved_with_no_vc_check or 0
-    opaque = meta.num_opaque_objects_saved_for_bw or 0
-    numbers = meta.num_symints_saved_for_bw or 0
-    values = returns.output_values(stages.forward)
-    first = _first_saved(stages)
-    tensors = values[first : len(values) - opaque - numbers]
-    placeholders = stages.forward.graph.find_nodes(op="placeholder")
-    plain = _never_views(placeholders, inputs, len(meta.tokens))
-    looks = [returns.is_view(n) for n in tensors]
-    view = tuple(i for i, looking in enumerate(looks) if looking is True)
-    maybe = tuple(i for i, n in enumerate(tensors) if looks[i] is None and n not in plain)
-    return Saved(
-        checked=len(tensors) - unchecked,
-        unchecked=unchecked,
-        opaque=opaque,
-        numbers=numbers,
-        view=view,
-        maybe_view=maybe,
-        dynamic=tuple(
-            (i, tuple(sorted(dims))) for i, dims in sorted(meta.dynamic_saved_tensors_idxs.items())
-        ),
-        shared=tuple(
-            Shared(*found)
-            for found in returns.shared(stages, hidden, tensors[: len(tensors) - unchecked])
-        ),
-    )
-
-
-def _first_saved(stages: Stages) -> int:
-    """Where the saved values begin among what the forward graph returns.
-
-    Not by torch's record of the graph without subclasses: where a member is written to out of the
-    graph and its class is not, or where sizes are returned, it counts other results.
-    """
-    meta = stages.meta
-    returned = sum(places(where) for where in return_layouts(meta))
-    return len(meta.tokens) + returned + meta.num_outputs_rng_offset
-
-
-def _handles(
-    stages: Stages, inputs: Sequence[Input], mutations: Sequence[Mutation], keep_inputs: bool
-) -> Handles:
-    """What is noted for derivatives of higher order; nothing where there cannot be any."""
-    meta = stages.meta
-    refused = (
-        _has_effects(stages.backward)
-        or meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw
-    )
-    if refused or any(isinstance(v, BackwardState) for v in stages.inputs):
-        return Handles()
-    first = _first_saved(stages)
-    saved = set(returns.output_values(stages.forward)[first:])
-    placeholders = stages.forward.graph.find_nodes(op="placeholder")[len(meta.tokens) :]
-    starts = list(itertools.accumulate((places(i.layout) for i in inputs), initial=0))
-    tensors = [n for n, item in enumerate(inputs) if item.role is Role.TENSOR]
-    tracked = [n for n in tensors if inputs[n].requires_grad and not inputs[n].detached]
-    mutated = {m.input for m in mutations}
-    unsaved = [n for n in tracked if not saved.issuperset(placeholders[starts[n] : starts[n + 1]])]
-    return Handles(
-        edges=tuple(n for n in tracked if not inputs[n].parameter),
-        versions=()
-        if keep_inputs
-        else tuple(n for n in unsaved if n not in mutated and not stages.inputs[n].is_inference()),
-        numbers=tuple(n for n, item in enumerate(inputs) if item.role is Role.NUMBER),
-        values=tuple(tensors) if keep_inputs else (),
-    )
-
-
-def _has_effects(backward: fx.GraphModule | None) -> bool:
-    """A backward does more than to compute and to check."""
-    return backward is not None and any(
-        not operations.checks_only(node.args[1])
-        for node in backward.graph.find_nodes(
-            op="call_function", target=torch.ops.higher_order.with_effects
-        )
-    )
-
-
-def _never_views(
-    placeholders: Sequence[fx.Node], inputs: Sequence[Input], tokens: int
-) -> frozenset[fx.Node]:
-    """Graph inputs that hold a Parameter, which is never a view."""
-    if any(isinstance(i.layout, Subclass) for i in inputs):
-        return frozenset()
-    taken = placeholders[tokens : tokens + len(inputs)]
-    return frozenset(n for n, i in zip(taken, inputs, strict=True) if i.parameter)
-
-
-@dataclass(frozen=True)
-class Written:
-    """Graph inputs written to after the graph ran, and places of things in the graphs.
-
-    `first_saved`: where the saved values begin among the forward's outputs; `checked`: how many
-    checked tensors lead them; `numbers`: how many numbers stand ahead of them among the backward's
-    inputs; `tokens`: how many placeholders come ahead of the forward's input 0.
-    """
-
-    inputs: frozenset[int]
-    first_saved: int
-    checked: int
-    numbers: int
-    tokens: int
-
-
-def written_inputs(stages: Stages) -> Written:
-    """Which of the graph's inputs no longer hold their old value when backward runs."""
-    layouts = (
-        [layout(m) for m in stages.meta.subclass_inp_meta]
-        if stages.subclass is not None
-        else [Plain()] * len(stages.inputs)
-    )
-    starts = list(itertools.accumulate((places(where) for where in layouts), initial=0))
-    written = {
-        place
-        for index in stages.meta.mutated_inp_runtime_indices
-        if stages.meta.input_info[index].mutates_data
-        for place in range(starts[index], starts[index + 1])
-    }
-    meta, tokens = stages.meta, len(stages.meta.tokens)
-    first = _first_saved(stages)
-    numbers = meta.num_symints_saved_for_bw or 0
-    unchecked = meta.num_tensors_saved_with_no_vc_check or 0
-    rest = unchecked + (meta.num_opaque_objects_saved_for_bw or 0) + numbers
-    checked = len(returns.output_values(stages.forward)) - first - rest
-    return Written(frozenset(written), first, checked, numbers, tokens)
-
-
-def saved_more(stages: Stages, written: Written, count: int) -> None:
-    """Keep torch's record of saved tensors true: `count` more come last among the checked ones."""
-    dims = stages.meta.dynamic_saved_tensors_idxs
-    moved = {i + count if i >= written.checked else i: d for i, d in dims.items()}
-    stages.meta.dynamic_saved_tensors_idxs = moved
 
 
 def tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
