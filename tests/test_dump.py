@@ -223,6 +223,38 @@ def test_gradients_of_gradients(tmp_path):
     assert "gradient of order 2 of x" in python(file)
 
 
+def test_gradients_under_autocast(tmp_path):
+    """Each file finds the one that is for its callers with autocast on."""
+    program = """
+import torch
+
+def run(entry):
+    torch.manual_seed(0)
+    x = torch.randn(4, 4, requires_grad=True)
+    told = []
+    for enabled in (False, True):
+        out = entry(x)[0]
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            told += torch.autograd.grad(out, x, retain_graph=True)
+            (first,) = torch.autograd.grad(out, x, create_graph=True)
+        told += [first, *torch.autograd.grad(first.square().sum(), x)]
+    return [gradient.tolist() for gradient in told]
+"""
+    scope: dict[str, Any] = {}
+    exec(program, scope)
+
+    def wave(x):
+        return ((x @ x).sin().sum(),)
+
+    compiled = torch.compile(wave, backend="straightline", options={"dump": str(tmp_path)})
+    expected = scope["run"](compiled)
+    assert expected[:3] != expected[3:]
+    assert len(list(tmp_path.glob("*_under_autocast.py"))) == 2
+    (forward,) = (f for f in tmp_path.glob("*_forward.py") if "order" not in f.name)
+    end = f"import runpy\nprint(run(runpy.run_path({str(forward)!r})['_entry']))\n"
+    assert python("-c", program + end) == f"{expected}\n"
+
+
 def test_graphs_that_are_arguments(tmp_path):
     def choose(x):
         return (torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,)),)

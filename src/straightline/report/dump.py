@@ -243,7 +243,8 @@ def _place(direction: str) -> tuple[int, str]:
         return 1, direction
     for order in itertools.count(1):
         for part in ("forward", "backward"):
-            if higher.title(order, part) == direction:
+            title = higher.title(order, part)
+            if direction in (title, higher.under_autocast(title)):
                 return order, part
     raise AssertionError("unreachable")
 
@@ -314,8 +315,8 @@ def _bindings(
                 made = f"{program!r}, {value.count}, {str(value.device)!r}"
                 yield f"{name} = standalone.generator_states({made})"
             case Lazy():
-                above = _file(program, higher.title(order + 1, "forward"))
-                yield f"{name} = standalone.Sibling(__file__, {above!r})"
+                other = _file(program, value.direction)
+                yield f"{name} = standalone.Sibling(__file__, {other!r})"
             case ModuleType():
                 scope.imports.add(f"import {value.__name__} as {name}")
             case fx.GraphModule():

@@ -151,3 +151,8 @@ def title(order: int, direction: str = "") -> str:
     """`backward` for the first order, `second order backward` and so on for the others."""
     words = {1: "", 2: "second order", 3: "third order", 4: "fourth order", 5: "fifth order"}
     return f"{words.get(order, f'{order}th order')} {direction}".strip()
+
+
+def under_autocast(title: str) -> str:
+    """What is titled so, for callers that have autocast on."""
+    return f"{title} under autocast"

@@ -134,16 +134,19 @@ class Lazy:
 
     `settle` is told the function, so that the next call finds it without coming here. One that
     traces takes Dynamo's lock for its own: with two, threads could each wait for the other's. One
-    that only writes a function needs nothing that a thread could be waiting for.
+    that only writes a function needs nothing that a thread could be waiting for. `direction` is
+    that of what is generated.
     """
 
     def __init__(
         self,
+        direction: str,
         compile_now: Callable[[], Callable[..., Any]],
         settle: Callable[[Callable[..., Any]], None],
         *,
         traces: bool = False,
     ) -> None:
+        self.direction = direction
         self._compile = compile_now
         self._settle = settle
         self._lock = COMPILE_LOCK if traces else threading.Lock()
@@ -165,6 +168,14 @@ def _settle(caller: Callable[..., Any], lazy: Lazy, function: Callable[..., Any]
     """Where the generated `caller` calls `lazy`, it calls `function` from now on."""
     scope = caller.__globals__
     scope.update({name: function for name, value in scope.items() if value is lazy})
+
+
+def _order(contract: Contract) -> int:
+    return contract.derivation.order if contract.derivation else 1
+
+
+def _direction(contract: Contract) -> str:
+    return higher.title(_order(contract), "backward")
 
 
 def build_training(
@@ -234,7 +245,7 @@ class _Build:
             def settle(function: Callable[..., Any]) -> None:
                 cls.backward = staticmethod(function)
 
-            body["backward"] = staticmethod(Lazy(compile_backward, settle))
+            body["backward"] = staticmethod(Lazy(_direction(contract), compile_backward, settle))
         make = self.seams.higher_class if contract.derivation else self.seams.function_class
         cls = make(contract.name, body)
         # The Python part of `Function.apply` prepares for what never comes here.
@@ -248,8 +259,7 @@ class _Build:
         derive: Derive,
         states: rng.GeneratorStates | None,
     ) -> Callable[..., Any]:
-        order = contract.derivation.order if contract.derivation else 1
-        direction = higher.title(order, "backward")
+        direction = _direction(contract)
         writer = _writer(contract, direction, self.program.compile_id)
         name = writer.name(identifier(f"{contract.name}_{direction}"))
 
@@ -259,8 +269,17 @@ class _Build:
         def compile_cast() -> Callable[..., Any]:
             return self.seams.later(lambda: self._cast_backward(contract, graph, kept, states))
 
-        above = Lazy(compile_above, lambda found: _settle(made, above, found), traces=True)
-        cast = Lazy(compile_cast, lambda found: _settle(made, cast, found))
+        above = Lazy(
+            higher.title(_order(contract) + 1, "forward"),
+            compile_above,
+            lambda found: _settle(made, above, found),
+            traces=True,
+        )
+        cast = Lazy(
+            higher.under_autocast(direction),
+            compile_cast,
+            lambda found: _settle(made, cast, found),
+        )
         backward.emit(
             writer,
             contract,
@@ -283,8 +302,7 @@ class _Build:
         states: rng.GeneratorStates | None,
     ) -> Callable[..., Any]:
         """The backward for callers that have autocast on."""
-        order = contract.derivation.order if contract.derivation else 1
-        direction = f"{higher.title(order, 'backward')} under autocast"
+        direction = higher.under_autocast(_direction(contract))
         writer = _writer(contract, direction, self.program.compile_id)
         name = writer.name(identifier(f"{contract.name}_{direction}"))
         backward.emit(
@@ -307,7 +325,12 @@ class _Build:
         def compile_cast() -> Callable[..., Any]:
             return self.seams.later(lambda: self._enter(lower, kept, derived, None))
 
-        cast = Lazy(compile_cast, lambda found: _settle(entry, cast, found))
+        direction = higher.title(_order(derived.contract), "forward")
+        cast = Lazy(
+            higher.under_autocast(direction),
+            compile_cast,
+            lambda found: _settle(entry, cast, found),
+        )
         entry = self._enter(lower, kept, derived, cast)
         return entry
 
@@ -319,14 +342,14 @@ class _Build:
         None: the entry for those.
         """
         contract = derived.contract
-        assert contract.derivation is not None
-        order = higher.title(contract.derivation.order)
-        order += " under autocast" if under_autocast is None else ""
-        direction, compile_id = f"{order} forward", self.program.compile_id
+        stem, direction = higher.title(_order(contract)), higher.title(_order(contract), "forward")
+        if under_autocast is None:
+            stem, direction = map(higher.under_autocast, (stem, direction))
+        compile_id = self.program.compile_id
         writer = _writer(contract, direction, compile_id)
         for item in lower.inputs:
             writer.reserve(item.name)
-        stem = identifier(f"{contract.name}_{order}")
+        stem = identifier(f"{contract.name}_{stem}")
         entry, inner = writer.name(stem), writer.name(f"{stem}_forward")
         apply = writer.name("apply")
         made = higher.emit_inner(
