@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from oracle import BACKEND
 from torch import Tensor
+
+from straightline.runtime.rng import GeneratorStates
+from straightline.torch_private import generators
 
 THREADS = 8
 
@@ -49,6 +54,11 @@ def grads_of(side: Callable[..., Any], seed: int) -> list[Tensor]:
 def assert_close(left: list[Tensor], right: list[Tensor]) -> None:
     for a, b in zip(left, right, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def assert_equal(left: list[Tensor], right: list[Tensor]) -> None:
+    assert len(left) == len(right)
+    assert all(map(torch.equal, left, right))
 
 
 def test_one_function_compiled_by_many_threads() -> None:
@@ -256,6 +266,62 @@ def test_steady_calls_beside_a_second_order_trace() -> None:
     (second,) = torch.autograd.grad(gradient.sum(), x)
     (gradient,) = torch.autograd.grad(deep(x), x, create_graph=True)
     torch.testing.assert_close(second, torch.autograd.grad(gradient.sum(), x)[0])
+
+
+# The generators of accelerators, here with the processor's in their place.
+
+
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> GeneratorStates:
+    def seeded(values: Sequence[int], device: torch.device) -> list[torch.Generator]:
+        return [torch.Generator(device).manual_seed(value) for value in values]
+
+    monkeypatch.setattr(generators, "seeded", seeded)
+    return GeneratorStates(2, torch.device("cpu"))
+
+
+def drawn(own: list[torch.Generator]) -> list[Tensor]:
+    return [torch.rand(3, generator=generator) for generator in own]
+
+
+def test_generators_of_forwards_that_run_at_once(states: GeneratorStates) -> None:
+    """No thread moves another's; each backward redraws what its forward drew."""
+
+    def forward(index: int) -> list[tuple[SimpleNamespace, list[Tensor]]]:
+        told = []
+        for _ in range(3):
+            node = SimpleNamespace()
+            own = states.for_forward(node)
+            together.wait(timeout=60)
+            told.append((node, drawn(own)))
+        return told
+
+    together = threading.Barrier(THREADS)
+    runs = [run for told in run_in_threads(forward) for run in told]
+    assert len({tuple(t.tolist()) for _, numbers in runs for t in numbers}) == 2 * len(runs)
+
+    def backward(index: int) -> None:
+        for node, numbers in runs[index::THREADS] + runs:
+            assert_equal(drawn(states.for_backward(node)), numbers)
+
+    run_in_threads(backward)
+
+
+def test_generators_seeded_alike_draw_alike(states: GeneratorStates) -> None:
+    def run(states: GeneratorStates) -> list[Tensor]:
+        torch.manual_seed(7)
+        return [t for _ in range(3) for t in drawn(states.for_forward(SimpleNamespace()))]
+
+    assert_equal(run(states), run(GeneratorStates(2, torch.device("cpu"))))
+
+
+def test_states_of_a_generator_go_with_their_nodes(states: GeneratorStates) -> None:
+    node = SimpleNamespace()
+    states.for_forward(node)
+    states.for_forward(SimpleNamespace())
+    kept = [weakref.ref(state) for state in node.rng_states]
+    del node
+    assert not any(state() is not None for state in kept)
 
 
 def in_child(work: Callable[[], None]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,13 +22,15 @@ def set_offset(offset: torch.Tensor) -> None:
     CUDARngStateHelper.set_new_offset(offset)
 
 
-def seeded_pair(
-    count: int, device: torch.device
-) -> tuple[list[torch.Generator], list[torch.Generator]]:
-    """Two lists of `count` generators, pairwise in the same state, drawn from the current one."""
+def seeds(count: int, source: torch.Generator | None) -> list[int]:
+    """`count` seeds, drawn from `source` or from the current generator."""
     with _disable_current_modes():
-        seeds = torch.randint(0, torch.iinfo(torch.int64).max, (count,), device="cpu").tolist()
-        default = get_default_generator(device)
-        first = [default.clone_state().manual_seed(seed) for seed in seeds]
-        second = [default.clone_state().manual_seed(seed) for seed in seeds]
-    return first, second
+        top = torch.iinfo(torch.int64).max
+        drawn: list[int] = torch.randint(0, top, (count,), device="cpu", generator=source).tolist()
+    return drawn
+
+
+def seeded(values: Sequence[int], device: torch.device) -> list[torch.Generator]:
+    """A generator of its own for each seed."""
+    default = get_default_generator(device)
+    return [default.clone_state().manual_seed(seed) for seed in values]
