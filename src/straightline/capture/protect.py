@@ -38,7 +38,9 @@ def copy_saved_inputs(
     for position, value in enumerate(values):
         if position < where.first_saved or not isinstance(value, fx.Node):
             continue
-        if _root(value) not in targets or not isinstance(value.meta.get("val"), torch.Tensor):
+        if not isinstance(value.meta.get("val"), torch.Tensor):
+            continue
+        if operations.memory_of(value) not in targets:
             continue
         if value not in copies:
             with graph.inserting_after(_last_definition(value, placeholders)):
@@ -84,20 +86,10 @@ def _written_in_graph(graph: fx.Graph) -> set[fx.Node]:
     found = set()
     for node in graph.nodes:
         for argument in operations.written_nodes(node):
-            root = _root(argument)
+            root = operations.memory_of(argument)
             if root.op == "placeholder":
                 found.add(root)
     return found
-
-
-def _root(node: fx.Node) -> fx.Node:
-    """What a chain of views looks at in the end."""
-    while node.op == "call_function" and node.all_input_nodes:
-        is_item = operations.name(node.target) == "getitem"
-        if not is_item and not operations.is_view(node.target):
-            break
-        node = node.all_input_nodes[0]
-    return node
 
 
 def _last_definition(node: fx.Node, placeholders: Sequence[fx.Node]) -> fx.Node:

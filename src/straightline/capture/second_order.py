@@ -12,7 +12,6 @@ The third order is the same with the second-order program in place of the first,
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -364,22 +363,11 @@ def _uncopy_results(graph: fx.Graph, results: int) -> None:
             continue
         source = node.args[0]
         assert isinstance(source, fx.Node)
-        root = _root(source)
+        root = operations.memory_of(source)
         if root.op == "call_function" and root not in roots:
             roots.add(root)
             values[i] = source
     output.args = (tuple(values),)
-
-
-def _root(node: fx.Node) -> fx.Node:
-    """The node whose memory a node's value is a view of."""
-    while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
-        schema = getattr(node.target, "_schema", None)
-        view = schema is not None and any(r.alias_info is not None for r in schema.returns)
-        if not view and node.target is not operator.getitem:
-            return node
-        node = node.args[0]
-    return node
 
 
 def _measure_elsewhere(graph: fx.Graph, inputs: list[fx.Node]) -> None:

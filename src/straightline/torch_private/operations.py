@@ -62,6 +62,32 @@ def is_view(target: object) -> bool | None:
     return target.is_view if isinstance(target, OpOverload) else None
 
 
+def memory_of(node: fx.Node) -> fx.Node:
+    """The node whose memory a node's value is, through views, their items and writes in place."""
+    while (source := _aliased(node)) is not None:
+        node = source
+    return node
+
+
+def _aliased(node: fx.Node) -> fx.Node | None:
+    """What a node's value shares its memory with, one operation back."""
+    if node.op != "call_function":
+        return None
+    if name(node.target) == "getitem":
+        source = node.args[0]
+        return _aliased(source) if isinstance(source, fx.Node) else None
+    if not isinstance(node.target, OpOverload):
+        return None
+    schema = node.target._schema
+    if all(result.alias_info is None for result in schema.returns):
+        return None
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None:
+            passed = node.args[position : position + 1] or (node.kwargs.get(argument.name),)
+            return passed[0] if isinstance(passed[0], fx.Node) else None
+    return None
+
+
 def is_random(target: object) -> bool:
     """The operation draws from a generator."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

@@ -11,6 +11,7 @@ from torch import fx
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._ops import OpOverload
 
+from straightline.torch_private import operations
 from straightline.torch_private.stages import Stages
 
 Way: TypeAlias = Literal["itself", "as_strided", "conj", "view_like", "conj_view_like"]
@@ -74,7 +75,7 @@ def hidden_views(stages: Stages) -> frozenset[int]:
         if is_output and meta.output_info[position].output_type in _REGENERATED:
             continue
         if isinstance(value, fx.Node):
-            owners[number] = _owner(value)
+            owners[number] = operations.memory_of(value)
     counts = collections.Counter(owners.values())
     outputs = range(first, first + len(meta.output_info))
     return frozenset(
@@ -93,9 +94,9 @@ def shared(
 ) -> Iterator[tuple[int, int, Way]]:
     """Saved tensors that look at the memory of a hidden view: which, of which value, and how."""
     values = returned(stages)
-    owners = {_owner(values[number]): number for number in sorted(hidden)}
+    owners = {operations.memory_of(values[number]): number for number in sorted(hidden)}
     for index, value in enumerate(saved):
-        number = owners.get(_owner(value)) if isinstance(value, fx.Node) else None
+        number = owners.get(operations.memory_of(value)) if isinstance(value, fx.Node) else None
         if number is not None and (way := _way(values[number], value)) is not None:
             yield index, number, way
 
@@ -114,10 +115,3 @@ def _way(start: fx.Node, end: fx.Node) -> Way | None:
     if base.dtype != view.dtype:
         return "conj_view_like" if view.is_conj() else "view_like"
     return "as_strided" if base.is_conj() == view.is_conj() else "conj"
-
-
-def _owner(value: fx.Node) -> fx.Node:
-    """The value whose memory a chain of views looks at."""
-    while is_view(value) and isinstance(value.args[0], fx.Node):
-        value = value.args[0]
-    return value
