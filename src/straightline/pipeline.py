@@ -15,7 +15,16 @@ from typing import Any
 from torch import fx
 
 from straightline import fallback
-from straightline.capture import cse, naming, origins, overlap, protect, second_order, simplify
+from straightline.capture import (
+    cse,
+    dirty,
+    naming,
+    origins,
+    overlap,
+    protect,
+    second_order,
+    simplify,
+)
 from straightline.capture.contract import Contract
 from straightline.config import Config
 from straightline.report import dump, trace
@@ -44,6 +53,8 @@ def compile_graph(
     """
     if (node := overlap.written(gm)) is not None:
         return fallback.run_as_captured(gm, config, overlap.REASON, overlap.detail(node))
+    if (node := dirty.written(gm)) is not None:
+        return fallback.run_as_captured(gm, config, dirty.REASON, dirty.detail(node))
     try:
         return _compile(gm, example_inputs, config)
     except stages.Untraceable as failure:

@@ -52,7 +52,8 @@ class Stages:
     `inputs` are fake. `original_info` describes the caller's arguments, before duplicates were
     dropped and aliased arguments merged; `meta` what the graph takes after that. `moved` says of
     each of the caller's arguments that is a tensor whether the function moves its version;
-    `versionless` are those made in inference mode, which have none.
+    `versionless` are those made in inference mode, which have none; `recorded`
+    says whether it gives them another history, so that autograd sees a write.
     """
 
     forward: fx.GraphModule
@@ -63,6 +64,7 @@ class Stages:
     original_inputs: list[Any]
     original_info: list[InputAliasInfo]
     moved: list[bool | None]
+    recorded: list[bool]
     versionless: frozenset[int]
     lifted: list[torch.Tensor]
     detach: frozenset[int]
@@ -168,9 +170,10 @@ def _traced(
     )
     stack.enter_context(compiled_autograd._disable())
     moved: list[bool | None] = []
+    recorded: list[bool] = []
     state = create_aot_state(
         stack,
-        _watched(flat_fn, moved),
+        _watched(flat_fn, moved, recorded),
         fake_inputs,
         descriptions,
         aot_config,
@@ -202,6 +205,7 @@ def _traced(
         "original_inputs": original_inputs,
         "original_info": original_info,
         "moved": moved,
+        "recorded": recorded,
         "versionless": frozenset(
             position
             for position, value in enumerate([*lifted, *example_inputs])
@@ -253,8 +257,11 @@ def _leaves(joint: fx.GraphModule, state: AOTState) -> set[fx.Node]:
     }
 
 
-def _watched(function: Callable[..., Any], moved: list[bool | None]) -> Callable[..., Any]:
-    """`function`, which notes at its last call which of its arguments' versions it moved.
+def _watched(
+    function: Callable[..., Any], moved: list[bool | None], recorded: list[bool]
+) -> Callable[..., Any]:
+    """`function`, which notes at its last call which of its arguments' versions it moved, and which
+    of their histories.
 
     Torch's record of mutations does not tell `x.mul_()` from `x.data.mul_()`, and neither from what
     batch normalisation does to its buffers. The tensors that it traces with do.
@@ -263,10 +270,14 @@ def _watched(function: Callable[..., Any], moved: list[bool | None]) -> Callable
     @functools.wraps(function)
     def watched(*arguments: Any) -> Any:
         before = [_version(a) for a in arguments]
+        histories = [_history(a) for a in arguments]
         results = function(*arguments)
         moved[:] = [
             None if version is None else _version(a) != version
             for a, version in zip(arguments, before, strict=True)
+        ]
+        recorded[:] = [
+            _history(a) is not history for a, history in zip(arguments, histories, strict=True)
         ]
         return results
 
@@ -304,6 +315,10 @@ def _writes_lists(gm: Any) -> bool:
 
 def _version(value: Any) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+def _history(value: Any) -> object:
+    return value.grad_fn if isinstance(value, torch.Tensor) else None
 
 
 def tensorify_floats(graph: fx.GraphModule) -> None:

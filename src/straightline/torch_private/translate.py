@@ -98,7 +98,7 @@ def contract(
     training = stages.backward is not None
     hidden = returns.hidden_views(stages) if training else frozenset()
     outputs, restrided = _outputs(stages, render, hidden)
-    mutations = _mutations(stages)
+    mutations = _mutations(stages, inputs, bases, duplicates)
     stays, moves = versions.stay_and_move(stages, inputs, mutations, duplicates)
     first_base = len(mutations) + len(meta.output_info)
     base_layouts = return_layouts(meta)[first_base:]
@@ -231,8 +231,30 @@ def _frozen() -> frozenset[int]:
     return frozenset(i for i, p in enumerate(context.params_flat) if p is None)
 
 
-def _mutations(stages: Stages) -> tuple[Mutation, ...]:
+def _recorded(
+    stages: Stages,
+    inputs: Sequence[Input],
+    bases: Sequence[SharedBase],
+    duplicates: Sequence[Duplicate],
+) -> set[int]:
+    """Inputs that autograd saw a write to."""
+    found = set()
+    for position, item in enumerate(inputs):
+        where = bases[position].members if item.argument is None else (item.argument,)
+        twins = [d.dropped for d in duplicates if d.kept in where]
+        if any(stages.recorded[argument] for argument in (*where, *twins)):
+            found.add(position)
+    return found
+
+
+def _mutations(
+    stages: Stages,
+    inputs: Sequence[Input],
+    bases: Sequence[SharedBase],
+    duplicates: Sequence[Duplicate],
+) -> tuple[Mutation, ...]:
     meta = stages.meta
+    recorded = _recorded(stages, inputs, bases, duplicates)
     layouts = return_layouts(meta)
     returned = returns.returned(stages)
     result = []
@@ -242,6 +264,7 @@ def _mutations(stages: Stages) -> tuple[Mutation, ...]:
         unseen = (
             info.is_leaf
             or stages.backward is None
+            or index not in recorded
             or info.mutations_hidden_from_autograd
             or info.mutations_under_no_grad_or_inference_mode
         )
