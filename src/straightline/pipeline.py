@@ -20,6 +20,7 @@ from straightline.capture import (
     dirty,
     naming,
     origins,
+    outside,
     overlap,
     protect,
     second_order,
@@ -55,6 +56,8 @@ def compile_graph(
         return fallback.run_as_captured(gm, config, overlap.REASON, overlap.detail(node))
     if (node := dirty.written(gm)) is not None:
         return fallback.run_as_captured(gm, config, dirty.REASON, dirty.detail(node))
+    if (node := outside.written(gm)) is not None:
+        return fallback.run_as_captured(gm, config, outside.REASON, outside.detail(node))
     try:
         return _compile(gm, example_inputs, config)
     except stages.Untraceable as failure:

@@ -429,7 +429,7 @@ def blame(source: str, name: str, backend: str, eager: list[Step], verdict: Verd
     if (
         verdict.kinds() == ("fallback",)
         and untraceable
-        and any(kind == "error" for _, kind in stock)
+        and any(kind not in SOFT_KINDS for _, kind in stock)
     ):
         return replace(verdict, status="untraceable", aot_eager_too=True)
     if SOFT_KINDS.issuperset(verdict.kinds()) and ours <= stock:

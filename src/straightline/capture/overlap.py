@@ -26,12 +26,13 @@ def written(gm: object) -> fx.Node | None:
     nodes: Iterable[fx.Node] = gm.graph.nodes if isinstance(gm, fx.GraphModule) else ()
     for node in nodes:
         target = node.args[0] if node.args else None
-        if _writes(node) and isinstance(target, fx.Node) and _overlaps(target):
+        if writes(node) and isinstance(target, fx.Node) and _overlaps(target):
             return node
     return None
 
 
-def _writes(node: fx.Node) -> bool:
+def writes(node: fx.Node) -> bool:
+    """Whether an operation writes to its first argument."""
     match node.op:
         case "call_method":
             name = str(node.target)
