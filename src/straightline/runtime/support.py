@@ -70,12 +70,6 @@ def _geometry(t: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     return tuple(t.size()), t.stride(), int(t.storage_offset())
 
 
-def to_strides(tangent: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Any:
-    """A copy of a tangent with the strides that backward was compiled for."""
-    out = torch.empty_strided(size, stride, dtype=tangent.dtype, device=tangent.device)
-    return out.copy_(tangent.to_dense() if tangent.is_sparse else tangent)
-
-
 def coerce(
     tangent: Any,
     expected: type,

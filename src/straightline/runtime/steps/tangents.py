@@ -177,12 +177,14 @@ def _coerce(
 
 
 def _check_format(writer: Writer, tangent: Tangent, name: str) -> None:
+    # The sum of a result gives an expanded gradient: a helper here would be a frame of every step.
     dense = f"({name}.to_dense() if {name}.is_sparse else {name})"
     match tangent.format:
         case Strides(size, stride):
-            fix = writer.bind(support.to_strides, "to_strides")
+            empty = writer.bind(torch.empty_strided, "empty_strided")
+            like = f"dtype={name}.dtype, device={name}.device"
             with writer.block(f"if {name}.stride() != {stride!r}:"):
-                writer.line(f"{name} = {fix}({name}, {size!r}, {stride!r})")
+                writer.line(f"{name} = {empty}({size!r}, {stride!r}, {like}).copy_{dense}")
         case Format(memory_format) if memory_format is torch.contiguous_format:
             with writer.block(f"if not {name}.is_contiguous():"):
                 writer.line(f"{name} = {dense}.contiguous()")
