@@ -85,6 +85,7 @@ def _compile(
             boxed=dynamo.takes_boxed_arguments(gm),
             keep_inputs=config.double_backward == "save",
         )
+        translate.check(contract, traced)
         dynamo.report_strides(traced.forward)
         lifted = dict(zip([a.name for a in contract.arguments], traced.lifted, strict=False))
         if traced.backward is None:

@@ -50,6 +50,7 @@ from straightline.capture.contract import (
     Tangent,
     ViewStep,
     Write,
+    places,
 )
 from straightline.torch_private import (
     autocast,
@@ -61,7 +62,7 @@ from straightline.torch_private import (
     views,
 )
 from straightline.torch_private.layouts import layout, return_layouts, role
-from straightline.torch_private.stages import Stages
+from straightline.torch_private.stages import Stages, Untraceable
 
 _ORIGIN: Mapping[OutputType, From] = {
     OutputType.non_alias: From.VALUE,
@@ -453,3 +454,15 @@ def _has_custom_ops(gm: fx.GraphModule) -> bool:
         for node in graph.nodes
         if node.op == "call_function"
     )
+
+
+def check(contract: Contract, stages: Stages) -> None:
+    """The graph returns what the contract says; where subclasses are misjudged, it does not."""
+    saved = contract.saved
+    expected = contract.forward_tokens + int(contract.rng.functional)
+    expected += sum(places(layout) for layout in contract.return_layouts())
+    expected += saved.tensors + saved.opaque + saved.numbers
+    if expected != len(returns.output_values(stages.forward)):
+        raise Untraceable(
+            "torch's stages cannot trace this graph (what they say of its results does not fit it)"
+        )

@@ -84,6 +84,10 @@ def _view(
         _replay(writer, output, base, value, name, shared)
     if tracked and not output.requires_grad and contract.modes.grad_enabled:
         writer.line(f"{name} = {name}.detach()")
+    elif tracked and not output.requires_grad and output.replay is None:
+        # A subclass's own view may be differentiable although no gradient is recorded.
+        with writer.block(f"if {name}.requires_grad:"):
+            writer.line(f"{name} = {name}.detach()")
     elif output.requires_grad and not tracked:
         writer.line(f"{name}.requires_grad_(True)")
     return name
