@@ -47,7 +47,9 @@ def state_kept() -> Iterator[None]:
 
 
 @ours
-@pytest.mark.parametrize("target", [3, "text", None, [double]], ids=repr)
+@pytest.mark.parametrize(
+    "target", [3, "text", None, [double]], ids=["number", "text", "None", "list"]
+)
 def test_not_callable(target: Any) -> None:
     import straightline
 
