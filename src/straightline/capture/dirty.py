@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from straightline.capture import overlap
+
 # Why a graph with such an autograd function is not compiled.
 REASON = (
     "torch's stages cannot trace this graph (they lose the gradient of an argument that a "
@@ -56,9 +58,8 @@ def _memory(operand: Any) -> set[object]:
     value = _value(operand)
     if not isinstance(value, torch.Tensor):
         return set()
-    if value.layout is not torch.strided:
-        return {operand}
-    return {operand, value.untyped_storage()}
+    storage = overlap.memory(value)
+    return {operand} if storage is None else {operand, storage}
 
 
 def detail(node: fx.Node) -> str:

@@ -63,8 +63,7 @@ def _is_part(node: fx.Node) -> bool:
 
 def _value(node: fx.Node) -> Any:
     value = node.meta.get("example_value")
-    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return value if strided else None
+    return value if overlap.memory(value) is not None else None
 
 
 def detail(node: fx.Node) -> str:

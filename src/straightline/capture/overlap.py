@@ -69,3 +69,13 @@ def detail(node: fx.Node) -> str:
     """Which operation it is."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return f"{name or node.target} writes to one"
+
+
+def memory(value: Any) -> torch.UntypedStorage | None:
+    """What a captured value's elements are in; wrappers of function transforms do not tell."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    try:
+        return value.untyped_storage()
+    except NotImplementedError:
+        return None
