@@ -260,8 +260,6 @@ class _Build:
         states: rng.GeneratorStates | None,
     ) -> Callable[..., Any]:
         direction = _direction(contract)
-        writer = _writer(contract, direction, self.program.compile_id)
-        name = writer.name(identifier(f"{contract.name}_{direction}"))
 
         def compile_above() -> Callable[..., Any]:
             return self.seams.later(lambda: self._above(contract, kept, derive))
@@ -280,18 +278,7 @@ class _Build:
             compile_cast,
             lambda found: _settle(made, cast, found),
         )
-        backward.emit(
-            writer,
-            contract,
-            graph,
-            name,
-            compile_id=self.program.compile_id,
-            kept=kept,
-            second_order=above,
-            under_autocast=cast,
-            rng_states=states,
-        )
-        made = self._add(writer, contract, direction)[name]
+        made = self._emit_backward(contract, graph, direction, kept, states, above, cast)
         return made
 
     def _cast_backward(
@@ -303,6 +290,19 @@ class _Build:
     ) -> Callable[..., Any]:
         """The backward for callers that have autocast on."""
         direction = higher.under_autocast(_direction(contract))
+        return self._emit_backward(contract, graph, direction, kept, states, None, None)
+
+    def _emit_backward(
+        self,
+        contract: Contract,
+        graph: fx.GraphModule,
+        direction: str,
+        kept: Sequence[str],
+        states: rng.GeneratorStates | None,
+        above: Lazy | None,
+        cast: Lazy | None,
+    ) -> Callable[..., Any]:
+        """One backward function; `above` and `cast` are what it hands its callers on to."""
         writer = _writer(contract, direction, self.program.compile_id)
         name = writer.name(identifier(f"{contract.name}_{direction}"))
         backward.emit(
@@ -312,8 +312,8 @@ class _Build:
             name,
             compile_id=self.program.compile_id,
             kept=kept,
-            second_order=None,
-            under_autocast=None,
+            second_order=above,
+            under_autocast=cast,
             rng_states=states,
         )
         return self._add(writer, contract, direction)[name]
