@@ -28,6 +28,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "torch_private": ("capture.contract", "capture.written", "errors"),
     "capture": ("errors", "torch_private"),
     "runtime": ("capture.contract", "capture.origins", "errors", "torch_private"),
+    # The compiler of kernels: its stages meet in the loop IR, and all but the first know no torch.
+    "ir": (),
+    "lower": ("errors", "ir", "torch_private"),
+    "schedule": ("ir",),
+    "codegen": ("ir",),
+    "launch": ("codegen", "ir"),
+    "kernels": ("capture", "codegen", "config", "ir", "launch", "lower", "schedule", "torch_private"),
     # Stages return records; only the pipeline hands them to report, which knows their type.
     "report": ("__version__", "config", "errors", "torch_private.gate"),
     "report.trace": ("report.log", "runtime.programs", "torch_private.artifacts"),
@@ -47,6 +54,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
 }
 PRIVATE_ROOM = "torch_private"
+# Rooms without torch, so that their tests and fuzzers run in milliseconds.
+WITHOUT_TORCH = ("ir", "schedule", "codegen")
+# llvmlite appears where machine code is made and entered.
+WITH_LLVM = ("codegen.llvm", "launch")
 
 
 def modules() -> dict[str, Path]:
@@ -168,6 +179,27 @@ def test_imports_point_downward(module):
 @pytest.mark.parametrize("module", [name for name in MODULES if not below(name, PRIVATE_ROOM)])
 def test_private_names_of_torch_stand_in_one_room(module):
     assert private_torch_names(MODULES[module].read_text()) == []
+
+
+def outside_imports(source: str) -> set[str]:
+    """The packages other than ours and Python's own that a module imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import():
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            case ast.ImportFrom(module=str(origin)):
+                names.add(origin.partition(".")[0])
+    return names - sys.stdlib_module_names - {"straightline"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_rooms_without_torch_import_none_and_llvm_stays_in_its_place(module):
+    found = outside_imports(MODULES[module].read_text())
+    if any(below(module, room) for room in WITHOUT_TORCH):
+        assert "torch" not in found
+    if not any(below(module, room) for room in WITH_LLVM):
+        assert "llvmlite" not in found
 
 
 def test_every_room_is_in_the_table_and_the_table_names_no_other():

@@ -1,0 +1,492 @@
+"""Index expressions: integers known when a kernel runs, such as sizes and positions in loops.
+
+An `Index` is a sum of products, kept in one normal form, so that equal ones are mostly the same
+object. Its atoms carry their ranges: simplification needs no context. Division rounds down.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+N = TypeVar("N")
+
+_lock = threading.Lock()
+_table: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+
+def intern(node: N, *key: object) -> N:
+    """The one object with this class and key. Interned objects are compared by identity."""
+    with _lock:
+        found: N = _table.setdefault((type(node), *key), node)
+    return found
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Size:
+    """A number that the kernel is told when it is called, within `low` and `high`."""
+
+    name: str
+    low: int = 0
+    high: int | None = None
+
+    def __new__(cls, name: str, low: int = 0, high: int | None = None) -> Size:
+        return intern(object.__new__(cls), name, low, high)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Axis:
+    """The position in a loop: from 0 to below `extent`."""
+
+    name: str
+    extent: Index
+
+    def __new__(cls, name: str, extent: Index) -> Axis:
+        return intern(object.__new__(cls), name, extent)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Div:
+    """`top // bottom`; `bottom` is positive."""
+
+    top: Index
+    bottom: Index
+
+    def __new__(cls, top: Index, bottom: Index) -> Div:
+        return intern(object.__new__(cls), top, bottom)
+
+    def __repr__(self) -> str:
+        return f"({self.top} // {self.bottom})"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Mod:
+    """`top % bottom`; `bottom` is positive, and so is the result, or zero."""
+
+    top: Index
+    bottom: Index
+
+    def __new__(cls, top: Index, bottom: Index) -> Mod:
+        return intern(object.__new__(cls), top, bottom)
+
+    def __repr__(self) -> str:
+        return f"({self.top} % {self.bottom})"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Given:
+    """A number computed from data: `value` is an expression of type `i64` (see `nodes.Expr`)."""
+
+    value: Any
+    low: int | None = None
+    high: int | None = None
+
+    def __new__(cls, value: Any, low: int | None = None, high: int | None = None) -> Given:
+        return intern(object.__new__(cls), value, low, high)
+
+    def __repr__(self) -> str:
+        return f"<{self.value}>"
+
+
+Atom: TypeAlias = Size | Axis | Div | Mod | Given
+Product: TypeAlias = tuple[Atom, ...]
+
+
+def _order(atom: Atom) -> tuple[int, str]:
+    """Axes come first and sizes last, whatever the order they were made in."""
+    rank = (Axis, Given, Div, Mod, Size).index(type(atom))
+    return rank, repr(atom)
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Index:
+    """`sum(count * product for product, count in terms) + constant`; no count is zero."""
+
+    terms: tuple[tuple[Product, int], ...]
+    constant: int
+    _bounds: list[tuple[int | None, int | None]] = field(default_factory=list, repr=False)
+
+    def __new__(
+        cls,
+        terms: tuple[tuple[Product, int], ...],
+        constant: int,
+        _bounds: list[tuple[int | None, int | None]] | None = None,
+    ) -> Index:
+        return intern(object.__new__(cls), terms, constant)
+
+    def __repr__(self) -> str:
+        parts = [_show_term(product, count) for product, count in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    @property
+    def atoms(self) -> frozenset[Atom]:
+        """Every atom of it, those inside of divisions too."""
+        return frozenset(_atoms(self))
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        """The loops that it changes in, but for those that computed numbers inside depend on."""
+        return frozenset(atom for atom in self.atoms if isinstance(atom, Axis))
+
+
+def _show_term(product: Product, count: int) -> str:
+    text = "*".join(str(a) for a in product)
+    return text if count == 1 else f"-{text}" if count == -1 else f"{count}*{text}"
+
+
+def _atoms(index: Index) -> Iterator[Atom]:
+    for product, _ in index.terms:
+        for atom in product:
+            yield atom
+            if isinstance(atom, Div | Mod):
+                yield from _atoms(atom.top)
+                yield from _atoms(atom.bottom)
+
+
+# -- making ----------------------------------------------------------------------------------------
+
+Indexlike: TypeAlias = "Index | Atom | int"
+
+
+def index(value: Indexlike) -> Index:
+    """A number or an atom as an index."""
+    match value:
+        case Index():
+            return value
+        case int():
+            return Index((), value)
+        case _:
+            return Index((((value,), 1),), 0)
+
+
+ZERO, ONE = index(0), index(1)
+
+
+def _sum(counts: Mapping[Product, int], constant: int) -> Index:
+    kept = [(product, count) for product, count in counts.items() if count]
+    kept.sort(key=lambda term: [_order(a) for a in term[0]])
+    return Index(tuple(kept), constant)
+
+
+def add(*values: Indexlike) -> Index:
+    counts: dict[Product, int] = {}
+    constant = 0
+    for value in map(index, values):
+        constant += value.constant
+        for product, count in value.terms:
+            counts[product] = counts.get(product, 0) + count
+    return _whole(_sum(counts, constant))
+
+
+def mul(left: Indexlike, right: Indexlike) -> Index:
+    left, right = index(left), index(right)
+    counts: dict[Product, int] = {}
+    for one, count in (*left.terms, ((), left.constant)):
+        for other, times in (*right.terms, ((), right.constant)):
+            product = tuple(sorted((*one, *other), key=_order))
+            counts[product] = counts.get(product, 0) + count * times
+    constant = counts.pop((), 0)
+    return _whole(_sum(counts, constant))
+
+
+def sub(left: Indexlike, right: Indexlike) -> Index:
+    return add(left, mul(right, -1))
+
+
+def product(values: Iterable[Indexlike]) -> Index:
+    result = ONE
+    for value in values:
+        result = mul(result, value)
+    return result
+
+
+def _whole(value: Index) -> Index:
+    """`value` with each `d*(x // d) + x % d` in it as `x`."""
+    for term, count in value.terms:
+        for at, atom in enumerate(term):
+            if not isinstance(atom, Mod):
+                continue
+            rest = Index(((term[:at] + term[at + 1 :], count),), 0) if len(term) > 1 else None
+            factor = rest if rest is not None else index(count)
+            partner = mul(mul(factor, atom.bottom), Div(atom.top, atom.bottom))
+            counts = dict(value.terms)
+            if not all(counts.get(p) == c for p, c in partner.terms) or partner.constant:
+                continue
+            for p, _ in partner.terms:
+                del counts[p]
+            del counts[term]
+            return add(_sum(counts, value.constant), mul(factor, atom.top))
+    return value
+
+
+def floordiv(top: Indexlike, bottom: Indexlike) -> Index:
+    """`top // bottom`, for a positive `bottom`."""
+    top, bottom = index(top), index(bottom)
+    if bottom is ONE:
+        return top
+    multiple, rest = _split(top, bottom)
+    if within(rest, bottom):
+        return multiple
+    if bottom.is_constant and rest.is_constant:
+        return add(multiple, rest.constant // bottom.constant)
+    return add(multiple, _div(rest, bottom))
+
+
+def _div(top: Index, bottom: Index) -> Index:
+    match _only(top):
+        case Div(inner, below):
+            return floordiv(inner, mul(below, bottom))
+        case Mod(inner, below):
+            multiple, rest = _split(below, bottom)
+            if rest is ZERO:
+                return mod(floordiv(inner, bottom), multiple)
+        case _:
+            pass
+    common, top, bottom = _reduced(top, bottom)
+    return floordiv(top, bottom) if common > 1 else index(Div(top, bottom))
+
+
+def mod(top: Indexlike, bottom: Indexlike) -> Index:
+    """`top % bottom`, for a positive `bottom`."""
+    top, bottom = index(top), index(bottom)
+    _, rest = _split(top, bottom)
+    if within(rest, bottom):
+        return rest
+    if bottom.is_constant and rest.is_constant:
+        return index(rest.constant % bottom.constant)
+    match _only(rest):
+        case Mod(inner, below) if _split(below, bottom)[1] is ZERO:
+            return mod(inner, bottom)
+        case _:
+            pass
+    common, smaller, below = _reduced(rest, bottom)
+    return mul(mod(smaller, below), common) if common > 1 else index(Mod(rest, bottom))
+
+
+def _only(value: Index) -> Atom | None:
+    """The atom that it is, if it is one."""
+    if value.constant == 0 and len(value.terms) == 1:
+        (product, count) = value.terms[0]
+        if count == 1 and len(product) == 1:
+            return product[0]
+    return None
+
+
+def _reduced(top: Index, bottom: Index) -> tuple[int, Index, Index]:
+    """The greatest number that divides both, and both divided by it."""
+    import math
+
+    common = math.gcd(top.constant, bottom.constant, *(c for _, c in (*top.terms, *bottom.terms)))
+    if common <= 1:
+        return 1, top, bottom
+    return common, _divided(top, common), _divided(bottom, common)
+
+
+def _divided(value: Index, by: int) -> Index:
+    return Index(tuple((p, c // by) for p, c in value.terms), value.constant // by)
+
+
+def _split(top: Index, bottom: Index) -> tuple[Index, Index]:
+    """(q, r) with `top == q * bottom + r`, where q takes all terms that are whole multiples."""
+    if bottom.is_constant:
+        by = bottom.constant
+        multiple = {p: c // by for p, c in top.terms if c % by == 0}
+        rest = {p: c for p, c in top.terms if c % by}
+        return _sum(multiple, top.constant // by), _sum(rest, top.constant % by)
+    if bottom.constant == 0 and len(bottom.terms) == 1:
+        factors, by = bottom.terms[0]
+        multiple, rest = {}, {}
+        for product, count in top.terms:
+            left = _without(product, factors)
+            if left is None or count % by:
+                rest[product] = count
+            else:
+                multiple[left] = count // by
+        whole = multiple.pop((), 0)
+        return _sum(multiple, whole), _sum(rest, top.constant)
+    quotient, remainder = ZERO, top
+    if remainder is bottom:
+        quotient, remainder = ONE, ZERO
+    return quotient, remainder
+
+
+def _without(product: Product, factors: Product) -> Product | None:
+    left = list(product)
+    for factor in factors:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
+
+
+# -- ranges ----------------------------------------------------------------------------------------
+
+Bounds: TypeAlias = tuple[int | None, int | None]
+
+
+def bounds(value: Indexlike) -> Bounds:
+    """The lowest and the highest number it can be; None where that is not known."""
+    value = index(value)
+    if not value._bounds:
+        value._bounds.append(_bounds_of(value))
+    return value._bounds[0]
+
+
+def _bounds_of(value: Index) -> Bounds:
+    low: int | None = value.constant
+    high: int | None = value.constant
+    for product, count in value.terms:
+        term: Bounds = (count, count)
+        for atom in product:
+            term = _times(term, _atom_bounds(atom))
+        low = None if low is None or term[0] is None else low + term[0]
+        high = None if high is None or term[1] is None else high + term[1]
+    return low, high
+
+
+def _times(left: Bounds, right: Bounds) -> Bounds:
+    if None not in (*left, *right):
+        corners = [a * b for a in left for b in right]  # type: ignore[operator]
+        return min(corners), max(corners)
+    if left[0] is not None and left[0] >= 0 and right[0] is not None and right[0] >= 0:
+        return left[0] * right[0], None
+    if left[1] is not None and left[1] <= 0 and right[0] is not None and right[0] >= 0:
+        return None, left[1] * right[0]
+    return None, None
+
+
+def _atom_bounds(atom: Atom) -> Bounds:
+    match atom:
+        case Size(_, low, high):
+            return low, high
+        case Axis(_, extent):
+            # Inside of its loop the extent is at least one.
+            most = bounds(extent)[1]
+            return 0, None if most is None else max(most - 1, 0)
+        case Given(_, low, high):
+            return low, high
+        case Mod(_, bottom):
+            most = bounds(bottom)[1]
+            return 0, None if most is None else most - 1
+        case Div(top, bottom):
+            (lowest, highest), (least, _) = bounds(top), bounds(bottom)
+            by = max(least or 1, 1)
+            return (
+                None if lowest is None else min(lowest // by, 0) if lowest < 0 else 0,
+                None if highest is None else highest // by if highest >= 0 else -1,
+            )
+
+
+def at_least(value: Indexlike, low: int) -> bool:
+    """Whether it is known to be `low` or more."""
+    least = bounds(value)[0]
+    return least is not None and least >= low
+
+
+def within(value: Indexlike, bound: Indexlike) -> bool:
+    """Whether `0 <= value < bound` is known."""
+    value, bound = index(value), index(bound)
+    if not at_least(value, 0):
+        return False
+    return at_least(sub(sub(bound, _highest(value)), 1), 0)
+
+
+def _highest(value: Index) -> Index:
+    """An upper bound, in sizes alone where the axes in it only make it larger."""
+    result = index(value.constant)
+    for term, count in value.terms:
+        upper = index(count)
+        for atom in term:
+            match atom:
+                case Axis(_, extent) if count > 0:
+                    upper = mul(upper, sub(extent, 1))
+                case Mod(_, bottom) if count > 0:
+                    upper = mul(upper, sub(bottom, 1))
+                case _:
+                    upper = mul(upper, atom)
+        result = add(result, upper)
+    return result
+
+
+# -- using -----------------------------------------------------------------------------------------
+
+
+def substitute(value: Index, replace: Callable[[Atom], Indexlike | None]) -> Index:
+    """`value` with the atoms for which `replace` gives something replaced by it."""
+    result = index(value.constant)
+    changed = False
+    for term, count in value.terms:
+        made = index(count)
+        for atom in term:
+            new = _substitute_atom(atom, replace)
+            changed = changed or new is not atom
+            made = mul(made, new)
+        result = add(result, made)
+    return result if changed else value
+
+
+def _substitute_atom(atom: Atom, replace: Callable[[Atom], Indexlike | None]) -> Indexlike:
+    found = replace(atom)
+    if found is not None:
+        return found
+    match atom:
+        case Div(top, bottom):
+            new = substitute(top, replace), substitute(bottom, replace)
+            return atom if new == (top, bottom) else floordiv(*new)
+        case Mod(top, bottom):
+            new = substitute(top, replace), substitute(bottom, replace)
+            return atom if new == (top, bottom) else mod(*new)
+        case _:
+            return atom
+
+
+def evaluate(value: Indexlike, number: Callable[[Size | Axis | Given], Any]) -> Any:
+    """Its value, `number` telling that of sizes, axes and computed numbers (integers or arrays)."""
+    value = index(value)
+    result: Any = value.constant
+    for term, count in value.terms:
+        made: Any = count
+        for atom in term:
+            match atom:
+                case Div(top, bottom):
+                    made = made * (evaluate(top, number) // evaluate(bottom, number))
+                case Mod(top, bottom):
+                    made = made * (evaluate(top, number) % evaluate(bottom, number))
+                case _:
+                    made = made * number(atom)
+        result = result + made
+    return result
+
+
+def slope(value: Index, axis: Axis) -> Index | None:
+    """What it grows by from one position of `axis` to the next; None where that changes.
+
+    Computed numbers are taken not to depend on the axis.
+    """
+    result = ZERO
+    for term, count in value.terms:
+        times = sum(atom is axis for atom in term)
+        inside = any(
+            isinstance(a, Div | Mod) and axis in (*_atoms(a.top), *_atoms(a.bottom)) for a in term
+        )
+        if times > 1 or inside:
+            return None
+        if times:
+            rest = tuple(atom for atom in term if atom is not axis)
+            result = add(result, mul(count, product(rest)))
+    return result
