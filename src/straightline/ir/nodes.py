@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -328,15 +328,18 @@ def operands(expr: Expr) -> Iterator[Expr]:
                 yield value
 
 
-def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every expression below the roots once, operands before what uses them."""
+def walk(*roots: Expr, skip: Container[Expr] = ()) -> Iterator[Expr]:
+    """Every expression below the roots once, operands before what uses them.
+
+    Those to `skip` are left out, with what is only below them.
+    """
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
         expr, ready = stack.pop()
         if ready:
             yield expr
-        elif expr not in seen:
+        elif expr not in seen and expr not in skip:
             seen.add(expr)
             stack.append((expr, True))
             stack.extend((operand, False) for operand in operands(expr) if operand not in seen)
