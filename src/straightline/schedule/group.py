@@ -1,0 +1,235 @@
+"""Which computes become one kernel: those that can share their outer loops.
+
+A group is a set of computes in an order that they can run in, all of them inside of the same outer
+loops. What one of them reads of another is read at the same position of these loops, so that it is
+there, in a register or in memory that the same thread has just written.
+
+FLAT    there are no other loops: maps of one shape
+ROW     inner loops run along memory: rows that are summed, normalised, mapped
+COLUMN  inner loops run across it, and an outer one along it: columns that are summed
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from straightline.ir.index import Axis, Index
+from straightline.ir.nodes import walk
+from straightline.schedule import cost
+from straightline.schedule.addresses import address, fast_axis, indices_in
+from straightline.schedule.fuel import Fuel
+from straightline.schedule.program import External, Program, loads, reads, writes
+from straightline.schedule.unit import Item, item, renamed
+
+
+class Kind(enum.Enum):
+    FLAT = "flat"
+    ROW = "row"
+    COLUMN = "column"
+
+
+FEW, MUCH = 32, 1 << 16
+"""A kernel whose outer loops have few positions keeps other threads idle: nothing that does much
+work is drawn into one."""
+
+LARGEST = 4000
+"""Nodes of all expressions of a group; compile time is linear in it."""
+
+MOST_BUFFERS = 96
+
+
+@dataclass(frozen=True)
+class Group:
+    """Items whose axes are named alike where they share a loop: `outer` in each of them."""
+
+    kind: Kind
+    outer: tuple[Axis, ...]
+    items: tuple[Item, ...]
+
+    def inner(self, one: Item) -> tuple[Axis, ...]:
+        """The loops that an item has for itself."""
+        return tuple(axis for axis in one.axes if axis not in self.outer)
+
+    def producer(self, name: str) -> Item | None:
+        return next((one for one in self.items if name in one.names), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for one in self.items for name in one.names)
+
+
+def fast(one: Item) -> Axis | None:
+    """The axis along which an item's elements lie next to one another."""
+    stored = [address(buffer, one.coords) for buffer in one.compute.buffers] if one.is_map else []
+    return fast_axis(one.axes, stored, indices_in(*one.values))
+
+
+def alone(one: Item) -> Group:
+    """A group of one."""
+    if one.is_map:
+        return _grouped(Kind.FLAT, one.kept, (one,))
+    quick = fast(one)
+    if one.along is not None:
+        outer = tuple(axis for axis in one.kept if axis is not one.along)
+        kind = Kind.COLUMN if quick in outer else Kind.ROW
+        return _grouped(kind, outer, (one,))
+    kind = Kind.COLUMN if quick in one.kept else Kind.ROW
+    return _grouped(kind, one.kept, (one,))
+
+
+def _grouped(kind: Kind, outer: Sequence[Axis], items: tuple[Item, ...]) -> Group:
+    names = {axis: Axis(f"i{place}", axis.extent) for place, axis in enumerate(outer)}
+    return Group(kind, tuple(names.values()), tuple(renamed(one, names) for one in items))
+
+
+def join(group: Group, one: Item) -> Group | None:
+    """The group with one more item at its end, if its loops can be shared."""
+    mapping = _from_reads(group, one)
+    if mapping is None:
+        return None
+    if not mapping:
+        mapping = _from_shape(group, one)
+        if mapping is None:
+            return None
+    inside = [axis for axis in group.outer if axis in mapping and mapping[axis] in one.kept]
+    if one.along is not None:
+        inside = [axis for axis in inside if mapping[axis] is not one.along]
+    if group.kind is not Kind.FLAT and len(inside) < len(group.outer):
+        return None
+    if one.is_reduction and {mapping[axis] for axis in inside} != set(one.kept):
+        return None  # each fold belongs to one outer position
+    own = {old: Axis(f"{old.name}_{len(group.items)}", old.extent) for old in one.axes}
+    own |= {mapping[axis]: axis for axis in group.outer if axis in mapping}
+    grown = Group(group.kind, tuple(inside), (*group.items, renamed(one, own)))
+    kind = _kind(grown)
+    return None if kind is None else Group(kind, grown.outer, grown.items)
+
+
+def _from_reads(group: Group, one: Item) -> dict[Axis, Axis] | None:
+    """Which axis of an item each outer one is, by where it reads what the group makes.
+
+    Empty when it reads nothing of it, None when two reads disagree or an axis is read otherwise
+    than from end to end.
+    """
+    found: dict[Axis, Axis] = {}
+    read = False
+    for load in loads(*one.values, *(r.condition for r in one.requires)):
+        source = group.producer(load.buffer.name)
+        if source is None:
+            continue
+        read = True
+        for axis in group.outer:
+            where = [c for c, at in zip(load.coords, source.coords, strict=True) if _is(at, axis)]
+            other = _axis_of(where[0]) if len(where) == 1 else None
+            if other is None or other.extent is not axis.extent or other not in one.axes:
+                if group.kind is Kind.FLAT and len(where) == 1:
+                    # Not shared, and so a loop of its own from now on.
+                    continue
+                return None
+            if found.setdefault(axis, other) is not other:
+                return None
+    if len(set(found.values())) < len(found):
+        return None
+    return None if read and not found and group.outer else found
+
+
+def _is(where: Index, axis: Axis) -> bool:
+    return _axis_of(where) is axis
+
+
+def _axis_of(where: Index) -> Axis | None:
+    if where.constant == 0 and len(where.terms) == 1:
+        product, count = where.terms[0]
+        if count == 1 and len(product) == 1 and isinstance(product[0], Axis):
+            return product[0]
+    return None
+
+
+def _from_shape(group: Group, one: Item) -> dict[Axis, Axis] | None:
+    """The same for one that reads nothing of the group: by its shape."""
+    count = len(group.outer)
+    if group.kind is Kind.FLAT and len(one.kept) != count:
+        return None
+    candidates = one.kept[:count] if group.kind is not Kind.COLUMN else one.kept[-count:]
+    same = [a.extent is b.extent for a, b in zip(group.outer, candidates, strict=False)]
+    if len(candidates) < count or not all(same):
+        return None
+    return dict(zip(group.outer, candidates, strict=True))
+
+
+def _kind(group: Group) -> Kind | None:
+    """What a group is; None when its items do not walk memory alike."""
+    kinds = set()
+    for one in group.items:
+        if group.inner(one):
+            kinds.add(Kind.COLUMN if fast(one) in group.outer else Kind.ROW)
+    if not kinds:
+        return Kind.FLAT if all(one.is_map for one in group.items) else group.kind
+    if group.kind is not Kind.FLAT:
+        kinds.add(group.kind)
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def work(group: Group) -> int:
+    """About how many element operations all of it takes."""
+    return sum(cost.points(one.axes) * (1 + cost.arithmetic(*one.values)) for one in group.items)
+
+
+def _fits(group: Group, earlier: Group, one: Item) -> str | None:
+    """Why the grown group is better than two; None when it is not."""
+    positions = cost.points(group.outer)
+    narrows = positions < FEW and positions < cost.points(earlier.outer)
+    if narrows and max(work(earlier), work(alone(one))) > MUCH:
+        return None
+    values = [value for each in group.items for value in each.values]
+    if sum(1 for _ in walk(*values)) > LARGEST:
+        return None
+    names = {load.buffer.name for load in loads(*values)}.union(group.names)
+    if len(names) > MOST_BUFFERS:
+        return None
+    mine = reads(one.compute)
+    if mine & set(earlier.names):
+        return "reads what the kernel has just computed"
+    others = {name for each in earlier.items for name in reads(each.compute)}
+    if mine & others:
+        return "reads the same memory"
+    return None
+
+
+Placed = Group | External
+
+
+def groups(program: Program, fuel: Fuel) -> tuple[Placed, ...]:
+    """The program's steps, those that can share their loops together, in an order they can run in.
+
+    A compute joins the last group that it can, not before what it reads is there.
+    """
+    placed: list[Placed] = []
+    made_at: dict[str, int] = {}
+    for step in program.steps:
+        if isinstance(step, External):
+            placed.append(step)
+            made_at |= dict.fromkeys(step.writes, len(placed) - 1)
+            continue
+        one = item(step)
+        earliest = max((made_at.get(name, 0) for name in reads(step)), default=0)
+        at = _join_last(placed, earliest, one, fuel)
+        made_at |= dict.fromkeys(writes(step), at)
+    return tuple(placed)
+
+
+def _join_last(placed: list[Placed], earliest: int, one: Item, fuel: Fuel) -> int:
+    """Put an item into the last group possible, or into a new one; returns its position."""
+    for at in range(len(placed) - 1, earliest - 1, -1):
+        group = placed[at]
+        if isinstance(group, External):
+            continue
+        grown = join(group, one)
+        why = _fits(grown, group, one) if grown is not None else None
+        if grown is not None and why is not None and fuel.take(one.names[0], "fused", why):
+            placed[at] = grown
+            return at
+    placed.append(alone(one))
+    return len(placed) - 1

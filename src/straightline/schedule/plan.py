@@ -1,0 +1,69 @@
+"""The schedule: from computes to kernels, in three steps: inline, group, write loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from straightline.ir.nodes import Buffer
+from straightline.schedule.fuel import Fuel
+from straightline.schedule.group import Group, alone, groups
+from straightline.schedule.inline import inline
+from straightline.schedule.loops import kernel
+from straightline.schedule.program import (
+    External,
+    Launch,
+    Plan,
+    Program,
+    live,
+    reads,
+)
+from straightline.schedule.unit import item
+
+
+def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> Plan:
+    """What runs for a program. Without `fusion` each compute is a kernel; `fuel` limits how many
+    decisions are taken.
+    """
+    budget = Fuel(fuel if fusion else 0)
+    program = live(inline(live(program), budget))
+    placed = groups(program, budget) if fusion else _each_alone(program)
+    needed = _needed(placed, program.needed)
+    steps: list[Launch | External] = []
+    made: dict[str, Buffer] = {}
+    for number, group in enumerate(placed):
+        if isinstance(group, External):
+            steps.append(group)
+            continue
+        wanted = needed[number]
+        written = kernel(_name(len(steps), group, wanted), group, wanted)
+        computes = tuple(name for one in group.items for name in one.names)
+        steps.append(Launch(written, computes))
+        results = {b.name: b for one in group.items for b in one.compute.buffers}
+        made |= {name: results[name] for name in written.outputs}
+    return Plan(tuple(steps), made, tuple(budget.decisions))
+
+
+def _each_alone(program: Program) -> tuple[Group | External, ...]:
+    return tuple(s if isinstance(s, External) else alone(item(s)) for s in program.steps)
+
+
+def _needed(
+    placed: tuple[Group | External, ...], finally_: frozenset[str]
+) -> Mapping[int, frozenset[str]]:
+    """For each group, the buffers of its own that something after it reads."""
+    later = set(finally_)
+    found: dict[int, frozenset[str]] = {}
+    for number in reversed(range(len(placed))):
+        match placed[number]:
+            case External(_, names, _):
+                later |= names
+            case Group() as group:
+                found[number] = frozenset(later.intersection(group.names))
+                later |= {name for one in group.items for name in reads(one.compute)}
+    return found
+
+
+def _name(number: int, group: Group, needed: frozenset[str]) -> str:
+    """What the kernel is called everywhere: after what it leaves behind."""
+    results = [name for name in group.names if name in needed]
+    return "_".join([f"k{number}", *results[-3:]])
