@@ -1,0 +1,622 @@
+"""Operations on numbers, element by element, with eager's order of operations in each formula.
+
+Functions on expressions here work in the type that arithmetic happens in: `f32` for the narrow
+types, unless eager rounds between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from straightline.ir.dtypes import DType, b1, computed_in
+from straightline.ir.nodes import Const, Expr, cast
+from straightline.lower import scalar as s
+from straightline.lower.builder import Builder, Failure, number_of
+from straightline.lower.scalar import call, where
+from straightline.lower.table import Rule, Table
+from straightline.lower.tensor import Coords, Tensor, Unsupported, broadcast
+from straightline.lower.types import Number, Operand, common
+
+RULES = Table()
+
+ZERO_DIVISION = Failure("RuntimeError", "ZeroDivisionError")
+
+
+def elementwise(function: Callable[..., Expr]) -> Rule:
+    """The rule of an operation that computes in the type of its result."""
+
+    def rule(b: Builder, *operands: Operand) -> Tensor:
+        return b.pointwise(function, *operands)
+
+    return rule
+
+
+def named(operation: str) -> Callable[..., Expr]:
+    return lambda *x: call(operation, *x)
+
+
+# -- one operand -----------------------------------------------------------------------------------
+
+for _name in (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "tan", "asin",
+    "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc",
+    "erfinv", "lgamma", "digamma", "neg",
+):  # fmt: skip
+    RULES.add(elementwise(named(_name)), _name)
+RULES.add(elementwise(named("erfinv")), "special_erfinv")
+RULES.add(elementwise(named("digamma")), "special_psi")
+
+
+def of_floats(function: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+    """`function` on floats; integers stay what they are."""
+    return lambda x: function(x) if x.dtype.is_float else x
+
+
+for _name in ("floor", "ceil", "trunc"):
+    RULES.add(elementwise(of_floats(named(_name))), _name)
+RULES.add(elementwise(of_floats(named("round"))), "round")
+
+
+@RULES.rule("abs")
+def absolute(b: Builder, x: Tensor) -> Tensor:
+    unsigned = not (x.dtype.is_float or x.dtype.is_signed)
+    return b.pointwise((lambda v: v) if unsigned else s.absolute, x)
+
+
+RULES.add(elementwise(lambda x: s.div(1.0, x)), "reciprocal")
+RULES.add(elementwise(lambda x: s.div(1.0, s.sqrt(x))), "rsqrt")
+RULES.add(elementwise(lambda x: s.mul(x, x)), "square")
+RULES.add(elementwise(lambda x: s.sub(x, call("trunc", x))), "frac")
+RULES.add(elementwise(lambda x: s.mul(x, math.pi / 180.0)), "deg2rad")
+RULES.add(elementwise(lambda x: s.mul(x, 180.0 / math.pi)), "rad2deg")
+
+
+@RULES.rule("round.decimals")
+def round_decimals(b: Builder, x: Tensor, *, decimals: int) -> Tensor:
+    if not x.dtype.is_float or decimals == 0:
+        return b.pointwise(of_floats(named("round")), x)
+    ten = 10.0 ** abs(decimals)
+    if decimals > 0:
+        return b.pointwise(lambda v: s.div(call("round", s.mul(v, ten)), ten), x)
+    return b.pointwise(lambda v: s.mul(call("round", s.div(v, ten)), ten), x)
+
+
+@RULES.rule("sign", "sgn")
+def sign(b: Builder, x: Tensor) -> Tensor:
+    """Zero for NaN and for zeros of either sign."""
+
+    def function(v: Expr) -> Expr:
+        if v.dtype is b1:
+            return v
+        up = cast(s.gt(v, 0), v.dtype)
+        return s.sub(up, cast(s.lt(v, 0), v.dtype)) if v.dtype.is_float or v.dtype.is_signed else up
+
+    return b.pointwise(function, x)
+
+
+@RULES.rule("signbit")
+def signbit(b: Builder, x: Tensor) -> Tensor:
+    """The sign of zeros and of NaN too."""
+
+    def function(v: Expr) -> Expr:
+        if v.dtype.is_float:
+            return s.lt(call("copysign", 1.0, v), 0)
+        return s.lt(v, 0) if v.dtype.is_signed else Const(b1, False)
+
+    return b.pointwise(function, x, dtype=x.dtype)
+
+
+@RULES.rule("logical_not")
+def logical_not(b: Builder, x: Tensor) -> Tensor:
+    return b.pointwise(lambda v: s.invert(s.truth(v)), x, dtype=x.dtype)
+
+
+RULES.add(elementwise(s.invert), "bitwise_not")
+
+
+def predicate(function: Callable[[Expr], Expr]) -> Rule:
+    """The rule of a question about one number."""
+
+    def rule(b: Builder, x: Tensor) -> Tensor:
+        return b.pointwise(function, x, dtype=x.dtype)
+
+    return rule
+
+
+def is_infinite(x: Expr) -> Expr:
+    return s.eq(s.absolute(x), math.inf) if x.dtype.is_float else Const(b1, False)
+
+
+RULES.add(predicate(s.is_nan), "isnan")
+RULES.add(predicate(is_infinite), "isinf")
+RULES.add(
+    predicate(lambda x: s.eq(x, math.inf) if x.dtype.is_float else Const(b1, False)), "isposinf"
+)
+RULES.add(
+    predicate(lambda x: s.eq(x, -math.inf) if x.dtype.is_float else Const(b1, False)), "isneginf"
+)
+RULES.add(
+    predicate(lambda x: s.lt(s.absolute(x), math.inf) if x.dtype.is_float else Const(b1, True)),
+    "isfinite",
+)
+
+
+@RULES.rule("nan_to_num")
+def nan_to_num(
+    b: Builder,
+    x: Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Tensor:
+    if not x.dtype.is_float:
+        return b.pointwise(lambda v: v, x)
+    highest = _highest(x.dtype)
+
+    def function(v: Expr) -> Expr:
+        top = s.rounded(highest if posinf is None else posinf, x.dtype)
+        bottom = s.rounded(-highest if neginf is None else neginf, x.dtype)
+        instead = s.rounded(0.0 if nan is None else nan, x.dtype)
+        finite = where(s.eq(v, math.inf), top, where(s.eq(v, -math.inf), bottom, v))
+        return where(s.is_nan(v), instead, finite)
+
+    return b.pointwise(function, x)
+
+
+def _highest(dtype: DType) -> float:
+    """The largest finite number."""
+    import torch
+
+    from straightline.lower.types import TO_TORCH
+
+    return torch.finfo(TO_TORCH[dtype]).max
+
+
+@RULES.rule("logit")
+def logit(b: Builder, x: Tensor, eps: float | None = None) -> Tensor:
+    def function(v: Expr) -> Expr:
+        if eps is not None and eps >= 0:
+            low = s.rounded(eps, v.dtype)
+            high = s.rounded(1.0 - low, v.dtype)
+            v = where(s.lt(v, low), low, where(s.gt(v, high), high, v))
+        return where(s.eq(v, 1.0), math.inf, s.log(s.div(v, s.sub(1.0, v))))
+
+    return b.pointwise(function, x)
+
+
+@RULES.rule("angle")
+def angle(b: Builder, x: Tensor) -> Tensor:
+    def function(v: Expr) -> Expr:
+        return where(s.is_nan(v), v, where(s.lt(v, 0), math.pi, Const(v.dtype, 0.0)))
+
+    return b.pointwise(function, x)
+
+
+@RULES.rule("sinc")
+def sinc(b: Builder, x: Tensor) -> Tensor:
+    def function(v: Expr) -> Expr:
+        product = s.mul(v, math.pi)
+        return where(s.eq(v, 0.0), 1.0, s.div(call("sin", product), product))
+
+    return b.pointwise(function, x)
+
+
+# -- two operands ----------------------------------------------------------------------------------
+
+
+def exact_second(function: Callable[[Expr, Expr], Expr]) -> Rule:
+    """The rule of an operation that takes a second operand without dimensions as it is, not rounded
+    to the narrow type of the first.
+    """
+
+    def rule(b: Builder, x: Operand, y: Operand) -> Tensor:
+        return b.out(lambda coords: function(*second_exact(b, coords, x, y)))
+
+    return rule
+
+
+def second_exact(b: Builder, coords: Coords, x: Operand, y: Operand) -> tuple[Expr, Expr]:
+    return b.read(x, coords, b.dtype), b.read(y, coords, b.dtype, exact=is_narrow(b.dtype))
+
+
+def is_narrow(dtype: DType) -> bool:
+    return computed_in(dtype) is not dtype
+
+
+def product(x: Expr, y: Expr) -> Expr:
+    return s.both(x, y) if x.dtype is b1 else s.mul(x, y)
+
+
+def scaled(x: Expr, alpha: Number) -> Expr:
+    return x if alpha == 1 else product(x, s.number(alpha, x.dtype))
+
+
+@RULES.rule("add.Tensor", "add.Scalar")
+def add(b: Builder, x: Operand, y: Operand, *more: Number, alpha: Number = 1) -> Tensor:
+    factor = more[0] if more else alpha
+
+    def element(coords: Coords) -> Expr:
+        left, right = second_exact(b, coords, x, y)
+        right = scaled(right, factor)
+        return s.either(left, right) if left.dtype is b1 else s.add(left, right)
+
+    return b.out(element)
+
+
+@RULES.rule("sub.Tensor", "sub.Scalar")
+def sub(b: Builder, x: Operand, y: Operand, *more: Number, alpha: Number = 1) -> Tensor:
+    factor = more[0] if more else alpha
+
+    def element(coords: Coords) -> Expr:
+        left, right = second_exact(b, coords, x, y)
+        return s.sub(left, scaled(right, factor))
+
+    return b.out(element)
+
+
+@RULES.rule("rsub.Tensor", "rsub.Scalar")
+def rsub(b: Builder, x: Operand, y: Operand, *more: Number, alpha: Number = 1) -> Tensor:
+    return sub(b, y, x, alpha=more[0] if more else alpha)
+
+
+RULES.add(exact_second(product), "mul.Tensor", "mul.Scalar")
+
+
+@RULES.rule("div.Tensor", "div.Scalar", "true_divide.Tensor")
+def div(b: Builder, x: Operand, y: Operand) -> Tensor:
+    return exact_second(s.div)(b, x, y)  # type: ignore[return-value] # one result
+
+
+@RULES.rule("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(b: Builder, x: Operand, y: Operand, *, rounding_mode: str | None) -> Tensor:
+    match rounding_mode:
+        case "floor":
+            return floor_divide(b, x, y)
+        case "trunc":
+            return trunc_divide(b, x, y)
+        case _:
+            return div(b, x, y)
+
+
+def trunc_divide(b: Builder, x: Operand, y: Operand) -> Tensor:
+    def element(coords: Coords) -> Expr:
+        left, right = second_exact(b, coords, x, y)
+        if left.dtype.is_float:
+            return call("trunc", s.div(left, right))
+        b.require(s.ne(right, 0), ZERO_DIVISION)
+        return call("quotient", left, right)
+
+    return b.out(element)
+
+
+@RULES.rule("floor_divide", "floor_divide.Scalar")
+def floor_divide(b: Builder, x: Operand, y: Operand) -> Tensor:
+    def element(coords: Coords) -> Expr:
+        left, right = second_exact(b, coords, x, y)
+        if left.dtype.is_float:
+            return floored_quotient(left, right)
+        b.require(s.ne(right, 0), ZERO_DIVISION)
+        return call("floordiv", left, right)
+
+    return b.out(element)
+
+
+def floored_quotient(x: Expr, y: Expr) -> Expr:
+    """As Python's `//` on floats: exact where rounding `x / y` down would not be."""
+    rest = call("fmod", x, y)
+    quotient = s.div(s.sub(x, rest), y)
+    other_sign = s.both(s.ne(rest, 0.0), s.ne(s.lt(y, 0.0), s.lt(rest, 0.0)))
+    quotient = where(other_sign, s.sub(quotient, 1.0), quotient)
+    floor = call("floor", quotient)
+    floor = where(s.gt(s.sub(quotient, floor), 0.5), s.add(floor, 1.0), floor)
+    plain = s.div(x, y)
+    zero = call("copysign", 0.0, plain)
+    return where(s.eq(y, 0.0), plain, where(s.eq(quotient, 0.0), zero, floor))
+
+
+@RULES.rule("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(b: Builder, x: Operand, y: Operand) -> Tensor:
+    """With the sign of the divisor."""
+
+    def function(left: Expr, right: Expr) -> Expr:
+        if not left.dtype.is_float:
+            b.require(s.ne(right, 0), ZERO_DIVISION)
+            return call("mod", left, right)
+        rest = call("fmod", left, right)
+        other_sign = s.both(s.ne(rest, 0.0), s.ne(s.lt(right, 0.0), s.lt(rest, 0.0)))
+        return where(other_sign, s.add(rest, right), rest)
+
+    return b.pointwise(function, x, y)
+
+
+@RULES.rule("fmod.Tensor", "fmod.Scalar")
+def fmod(b: Builder, x: Operand, y: Operand) -> Tensor:
+    """With the sign of the dividend."""
+
+    def function(left: Expr, right: Expr) -> Expr:
+        if left.dtype.is_float:
+            return call("fmod", left, right)
+        b.require(s.ne(right, 0), ZERO_DIVISION)
+        return call("remainder", left, right)
+
+    return b.pointwise(function, x, y)
+
+
+for _name in ("atan2", "hypot"):
+    RULES.add(elementwise(named(_name)), _name)
+RULES.add(elementwise(named("copysign")), "copysign.Tensor", "copysign.Scalar")
+
+
+@RULES.rule("nextafter")
+def nextafter(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+    if is_narrow(b.dtype):
+        raise Unsupported("the neighbour of a number in a narrow type")
+    return b.pointwise(named("nextafter"), x, y)
+
+
+def truth_or(x: Expr, y: Expr) -> Expr:
+    return s.either(x, y) if x.dtype is b1 else s.maximum(x, y)
+
+
+def truth_and(x: Expr, y: Expr) -> Expr:
+    return s.both(x, y) if x.dtype is b1 else s.minimum(x, y)
+
+
+RULES.add(elementwise(truth_or), "maximum")
+RULES.add(elementwise(truth_and), "minimum")
+
+
+@RULES.rule("fmax")
+def fmax(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+    """The other operand where one is NaN."""
+    return b.pointwise(lambda a, c: _other_where_nan(a, c, truth_or), x, y)
+
+
+@RULES.rule("fmin")
+def fmin(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+    return b.pointwise(lambda a, c: _other_where_nan(a, c, truth_and), x, y)
+
+
+def _other_where_nan(x: Expr, y: Expr, function: Callable[[Expr, Expr], Expr]) -> Expr:
+    return where(s.is_nan(x), y, where(s.is_nan(y), x, function(x, y)))
+
+
+@RULES.rule("heaviside")
+def heaviside(b: Builder, x: Tensor, values: Tensor) -> Tensor:
+    def function(v: Expr, at_zero: Expr) -> Expr:
+        return where(s.eq(v, 0), at_zero, cast(s.gt(v, 0), v.dtype))
+
+    return b.pointwise(function, x, values)
+
+
+def xlogy(log: Callable[[Expr], Expr]) -> Rule:
+    def function(x: Expr, y: Expr) -> Expr:
+        return where(s.is_nan(y), math.nan, where(s.eq(x, 0.0), 0.0, s.mul(x, log(y))))
+
+    return elementwise(function)
+
+
+RULES.add(xlogy(s.log), "xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")
+RULES.add(
+    xlogy(s.log1p), "special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar"
+)
+
+
+def log_add(exponential: str, factor: float | None) -> Rule:
+    def function(x: Expr, y: Expr) -> Expr:
+        rest = s.log1p(call(exponential, s.neg(s.absolute(s.sub(x, y)))))
+        total = s.add(s.maximum(x, y), rest if factor is None else s.mul(rest, factor))
+        return where(s.both(s.eq(x, y), s.eq(s.absolute(x), math.inf)), x, total)
+
+    return elementwise(function)
+
+
+RULES.add(log_add("exp", None), "logaddexp")
+RULES.add(log_add("exp2", 1.0 / math.log(2.0)), "logaddexp2")
+
+
+# -- powers ----------------------------------------------------------------------------------------
+
+
+@RULES.rule("pow.Tensor_Scalar")
+def pow_scalar(b: Builder, x: Tensor, exponent: Number) -> Tensor:
+    dtype = computed_in(b.dtype)
+    if not dtype.is_float:
+        return b.pointwise(lambda v: integer_power(v, int(number_of(exponent))), x)
+    known = number_of(exponent)
+    if known == 0:
+        return b.out(lambda _: Const(dtype, 1.0))
+    if known == 1:
+        return b.pointwise(lambda v: v, x)
+    special = SPECIAL_POWERS.get(known)
+    if special is not None:
+        return b.pointwise(special, x)
+    rounded = s.rounded(known, b.dtype)
+    return b.pointwise(lambda v: call("pow", v, rounded), x)
+
+
+SPECIAL_POWERS: dict[float, Callable[[Expr], Expr]] = {
+    0.5: s.sqrt,
+    2.0: lambda x: s.mul(x, x),
+    3.0: lambda x: s.mul(s.mul(x, x), x),
+    -0.5: lambda x: s.div(1.0, s.sqrt(x)),
+    -1.0: lambda x: s.div(1.0, x),
+    -2.0: lambda x: s.div(1.0, s.mul(x, x)),
+}
+
+
+def integer_power(x: Expr, exponent: int) -> Expr:
+    """By squaring, wrapping as the multiplications do."""
+    if exponent < 0:
+        raise Unsupported("a negative power of an integer")
+    result: Expr | None = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else s.mul(result, x)
+        exponent >>= 1
+        if exponent:
+            x = s.mul(x, x)
+    return Const(x.dtype, 1) if result is None else result
+
+
+@RULES.rule("pow.Tensor_Tensor", "pow.Scalar")
+def pow_tensor(b: Builder, x: Operand, y: Tensor) -> Tensor:
+    if b.dtype.is_float:
+        if not isinstance(x, Tensor) and number_of(x) == 1:
+            return b.out(lambda _: Const(computed_in(b.dtype), 1.0))
+        return b.pointwise(named("pow"), x, y)
+    return b.pointwise(power_of_integers, x, y)
+
+
+def power_of_integers(x: Expr, exponent: Expr) -> Expr:
+    """By squaring, with one step for each bit that the exponent may have. Of a negative power stays
+    what rounds to an integer: of 1, and of -1.
+    """
+    dtype = x.dtype
+    if dtype is b1:
+        return s.either(x, s.invert(exponent))
+    result: Expr = Const(dtype, 1)
+    base, left = x, exponent
+    for bit in range(dtype.bits - dtype.is_signed):
+        odd = s.ne(s.both(left, Const(dtype, 1)), 0)
+        result = where(odd, s.mul(result, base), result)
+        if bit + 1 < dtype.bits - dtype.is_signed:
+            base = s.mul(base, base)
+            left = call("shr", left, Const(dtype, 1))
+    if not dtype.is_signed:
+        return result
+    even = s.eq(s.both(exponent, Const(dtype, 1)), 0)
+    of_minus_one = where(even, Const(dtype, 1), Const(dtype, -1))
+    inverse = where(s.eq(x, -1), of_minus_one, cast(s.eq(x, 1), dtype))
+    return where(s.lt(exponent, 0), inverse, result)
+
+
+# -- comparisons, bits -----------------------------------------------------------------------------
+
+
+def comparison(operation: str) -> Rule:
+    def rule(b: Builder, x: Operand, y: Operand) -> Tensor:
+        return b.pointwise(named(operation), x, y, dtype=common(x, y))
+
+    return rule
+
+
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    RULES.add(comparison(_name), f"{_name}.Tensor", f"{_name}.Scalar")
+
+
+def logical(function: Callable[[Expr, Expr], Expr]) -> Rule:
+    def rule(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+        def element(coords: Coords) -> Expr:
+            return function(s.truth(b.read(x, coords)), s.truth(b.read(y, coords)))
+
+        return b.out(element)
+
+    return rule
+
+
+RULES.add(logical(s.both), "logical_and")
+RULES.add(logical(s.either), "logical_or")
+RULES.add(logical(named("xor")), "logical_xor")
+
+for _name, _operation in (
+    ("bitwise_and", "and"), ("bitwise_or", "or"), ("bitwise_xor", "xor"),
+    ("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr"),
+):  # fmt: skip
+    RULES.add(
+        elementwise(named(_operation)), f"{_name}.Tensor", f"{_name}.Scalar_Tensor",
+        f"{_name}.Tensor_Scalar" if "shift" in _name else f"{_name}.Scalar",
+    )  # fmt: skip
+for _name, _operation in (
+    ("__and__", "and"), ("__or__", "or"), ("__xor__", "xor"), ("__lshift__", "shl"),
+    ("__rshift__", "shr"),
+):  # fmt: skip
+    RULES.add(elementwise(named(_operation)), f"{_name}.Tensor", f"{_name}.Scalar")
+
+
+# -- three operands --------------------------------------------------------------------------------
+
+
+@RULES.rule("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def select(b: Builder, condition: Tensor, x: Operand, y: Operand) -> Tensor:
+    def element(coords: Coords) -> Expr:
+        chosen = s.truth(b.read(condition, coords))
+        return where(chosen, b.read(x, coords, b.dtype), b.read(y, coords, b.dtype))
+
+    return b.out(element)
+
+
+@RULES.rule("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(b: Builder, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    return select(b, mask, value, x)
+
+
+@RULES.rule("clamp", "clamp.Tensor", "clip")
+def clamp(b: Builder, x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    """NaN stays, in the bounds too; the upper bound wins over a lower one above it."""
+
+    def element(coords: Coords) -> Expr:
+        value = b.read(x, coords, b.dtype)
+        if min is not None:
+            value = s.maximum(value, b.read(min, coords, b.dtype))
+        return value if max is None else s.minimum(value, b.read(max, coords, b.dtype))
+
+    return b.out(element)
+
+
+@RULES.rule("clamp_min", "clamp_min.Tensor")
+def clamp_min(b: Builder, x: Tensor, min: Operand) -> Tensor:
+    return clamp(b, x, min)
+
+
+@RULES.rule("clamp_max", "clamp_max.Tensor")
+def clamp_max(b: Builder, x: Tensor, max: Operand) -> Tensor:
+    return clamp(b, x, None, max)
+
+
+@RULES.rule("lerp.Scalar", "lerp.Tensor")
+def lerp(b: Builder, x: Tensor, end: Tensor, weight: Operand) -> Tensor:
+    """From the nearer end, so that a weight of 1 gives `end` itself."""
+
+    def element(coords: Coords) -> Expr:
+        first, last = b.read(x, coords, b.dtype), b.read(end, coords, b.dtype)
+        part = b.read(weight, coords, b.dtype, exact=not isinstance(weight, Tensor))
+        way = s.sub(last, first)
+        near = s.add(first, s.mul(part, way))
+        far = s.sub(last, s.mul(way, s.sub(1.0, part)))
+        return where(s.lt(s.absolute(part), 0.5), near, far)
+
+    return b.out(element)
+
+
+@RULES.rule("addcmul")
+def addcmul(b: Builder, x: Tensor, y: Tensor, z: Tensor, *, value: Number = 1) -> Tensor:
+    def function(first: Expr, left: Expr, right: Expr) -> Expr:
+        factor = s.number(value, first.dtype)
+        return s.add(first, s.mul(s.mul(factor, left), right))
+
+    return b.pointwise(function, x, y, z)
+
+
+@RULES.rule("addcdiv")
+def addcdiv(b: Builder, x: Tensor, y: Tensor, z: Tensor, *, value: Number = 1) -> Tensor:
+    def function(first: Expr, left: Expr, right: Expr) -> Expr:
+        factor = s.number(value, first.dtype)
+        return s.add(first, s.div(s.mul(factor, left), right))
+
+    return b.pointwise(function, x, y, z)
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+
+@RULES.rule("_to_copy", "clone", "lift_fresh_copy", "positive")
+def to_copy(b: Builder, x: Tensor, *_: object, **__: object) -> Tensor:
+    """Cast at once, not by way of the type that arithmetic happens in."""
+    return b.out(x.load)
+
+
+@RULES.rule("copy")
+def copy(b: Builder, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return b.out(lambda coords: source.load(broadcast(coords, source.shape)))

@@ -1,0 +1,136 @@
+"""Lowering a Python function, and running its computes by the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from straightline.ir.interpret import interpret_compute
+from straightline.ir.nodes import Buffer
+from straightline.lower.graph import Computed, Extern, Host, Input, Item, Lowered, View, lower
+from straightline.lower.types import TO_TORCH
+
+
+def traced(function: Callable[..., Any], *args: Any, dynamic: bool = False) -> fx.GraphModule:
+    """The functional ATen graph of `function`, sizes symbolic if `dynamic`."""
+    functional = torch.func.functionalize(function)
+    mode = "symbolic" if dynamic else "fake"
+    graph = make_fx(functional, tracing_mode=mode)(*args)
+    graph.graph.eliminate_dead_code()
+    return graph
+
+
+def reasons(lowered: Lowered) -> dict[str, str]:
+    """Why nodes are not lowered, by the operation."""
+    return {
+        str(node.target): value.reason
+        for node, value in lowered.values.items()
+        if isinstance(value, Extern)
+    }
+
+
+class KernelError(Exception):
+    """A check of a compute failed."""
+
+
+def run(graph: fx.GraphModule, lowered: Lowered, *args: Any) -> list[Any]:
+    """The outputs of the graph, each compute by the interpreter and the rest by eager."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    given = dict(zip(placeholders, args, strict=True))
+    sizes = _sizes(placeholders, args)
+    memory: dict[str, Any] = {}
+    tensors: dict[fx.Node, Any] = {}
+
+    def keep(buffer: Buffer | None, tensor: Any) -> None:
+        if buffer is not None and isinstance(tensor, torch.Tensor):
+            memory[buffer.name] = array(tensor)
+
+    for node, value in lowered.values.items():
+        operands = fx.map_arg((node.args, node.kwargs), lambda n: tensors[n])
+        match value:
+            case Input(tensor, _):
+                actual = given[node] if node in given else getattr(graph, node.target)
+                tensors[node] = actual
+                keep(tensor.buffer if tensor is not None else None, actual)
+            case Host():
+                tensors[node] = given[node] if node in given else node.target(*operands[0])
+            case View() | Item():
+                tensors[node] = node.target(*operands[0], **operands[1])
+            case Extern(_, results):
+                made = node.target(*operands[0], **operands[1])
+                tensors[node] = made
+                for tensor, one in zip(results, _several(made), strict=False):
+                    keep(tensor.buffer if tensor is not None else None, one)
+            case Computed(computes, results):
+                for compute in computes:
+                    for buffer in compute.buffers:
+                        memory.setdefault(buffer.name, empty(buffer, sizes))
+                    status = interpret_compute(compute, memory, sizes)
+                    if status:
+                        raise KernelError(lowered.failures[status - 1])
+                made = [None if t is None else tensor_of(t.buffer, memory) for t in results]
+                tensors[node] = made if _is_several(node) else made[0]
+    (output,) = graph.graph.find_nodes(op="output")
+    return fx.map_arg(output.args[0], lambda n: tensors[n])
+
+
+def _several(made: Any) -> Any:
+    return made if isinstance(made, list | tuple) else (made,)
+
+
+def _is_several(node: fx.Node) -> bool:
+    return isinstance(node.meta["val"], list | tuple)
+
+
+def _sizes(placeholders: list[fx.Node], args: tuple[Any, ...]) -> dict[str, int]:
+    known: dict[str, int] = {}
+    for node, value in zip(placeholders, args, strict=True):
+        described = node.meta["val"]
+        if isinstance(described, torch.SymInt):
+            known[str(described.node.expr)] = value
+        elif isinstance(described, torch.Tensor):
+            pairs = [*zip(described.shape, value.shape, strict=True)]
+            pairs += zip(described.stride(), value.stride(), strict=True)
+            for size, actual in pairs:
+                if isinstance(size, torch.SymInt):
+                    known[str(size.node.expr)] = actual
+    return known
+
+
+def _count(index: Any, sizes: Mapping[str, int]) -> int:
+    from straightline.ir.index import evaluate
+
+    return int(evaluate(index, lambda atom: sizes[atom.name]))
+
+
+def empty(buffer: Buffer, sizes: Mapping[str, int]) -> Any:
+    """Memory for a buffer, as an array with its strides; its values are not zero."""
+    shape = [_count(n, sizes) for n in buffer.shape]
+    strides = [_count(n, sizes) for n in buffer.strides]
+    tensor = torch.empty_strided(shape, strides, dtype=TO_TORCH[buffer.dtype])
+    return array(tensor.fill_(1))
+
+
+def array(tensor: torch.Tensor) -> Any:
+    """The memory of a tensor as numpy sees it; bfloat16 as its bits."""
+    tensor = tensor.detach()
+    bits = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
+    return bits.numpy()
+
+
+def tensor_of(buffer: Buffer, memory: Mapping[str, Any]) -> torch.Tensor:
+    made = torch.from_numpy(np.asarray(memory[buffer.name]))
+    return made.view(torch.bfloat16) if TO_TORCH[buffer.dtype] is torch.bfloat16 else made
+
+
+def computed(function: Callable[..., Any], *args: Any, dynamic: bool = False) -> Any:
+    """What `function` gives by its computes; everything in it has to be lowered."""
+    graph = traced(function, *args, dynamic=dynamic)
+    lowered = lower(graph)
+    assert reasons(lowered) == {}
+    return run(graph, lowered, *args)
