@@ -256,7 +256,8 @@ class Compute:
 
     `values` are the components at the point `axes` (and `over`); `results` says which buffer each
     component of what comes of it goes to, None where it is not wanted. `axes` are in the order of
-    the buffers' dimensions. `along` is the axis of a scan.
+    the buffers' dimensions. `along` is the axis of a scan. `origins` names the operations that it
+    does.
     """
 
     results: tuple[Buffer | None, ...]
@@ -266,6 +267,7 @@ class Compute:
     along: Axis | None = None
     combine: str | None = None
     requires: tuple[Require, ...] = ()
+    origins: tuple[str, ...] = ()
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:

@@ -97,7 +97,13 @@ def put_in(compute: Compute, inlined: Mapping[str, Compute]) -> Compute:
         Require(replace(each.condition, {}, value_of), each.code) for each in compute.requires
     )
     carried = [require for source, load in met for require in _carried(source, load)]
-    return changed(compute, values=values, requires=(*dict.fromkeys(carried), *requires))
+    origins = dict.fromkeys(name for source, _ in met for name in source.origins)
+    return changed(
+        compute,
+        values=values,
+        requires=(*dict.fromkeys(carried), *requires),
+        origins=(*origins, *compute.origins),
+    )
 
 
 def _carried(source: Compute, load: Load) -> list[Require]:

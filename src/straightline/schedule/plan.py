@@ -36,8 +36,8 @@ def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> P
             continue
         wanted = needed[number]
         written = kernel(_name(len(steps), group, wanted), group, wanted)
-        computes = tuple(name for one in group.items for name in one.names)
-        steps.append(Launch(written, computes))
+        origins = dict.fromkeys(name for one in group.items for name in one.compute.origins)
+        steps.append(Launch(written, tuple(origins)))
         results = {b.name: b for one in group.items for b in one.compute.buffers}
         made |= {name: results[name] for name in written.outputs}
     return Plan(tuple(steps), made, tuple(budget.decisions))

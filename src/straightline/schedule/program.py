@@ -31,10 +31,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel, and the names of the buffers whose computes it does, inlined ones included."""
+    """One kernel, and the names of the operations that it does, in their order."""
 
     kernel: Kernel
-    computes: tuple[str, ...]
+    origins: tuple[str, ...]
 
 
 @dataclass(frozen=True)

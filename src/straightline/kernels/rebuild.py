@@ -1,0 +1,145 @@
+"""A graph with kernels in the place of the operations that they do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+from torch.fx.node import map_arg
+
+from straightline.ir.index import Index
+from straightline.ir.nodes import Buffer, Kernel
+from straightline.kernels.numbers import Numbers
+from straightline.lower.graph import Computed, Host, Item, Lowered, View
+from straightline.lower.types import TO_TORCH
+from straightline.schedule.program import Launch, Plan
+from straightline.torch_private.allocation import empty_strided
+
+Called = Callable[[Kernel], tuple[Callable[..., Any], Sequence[Index]]]
+"""What calls a kernel, and the numbers that it takes after the kernel's tensors."""
+
+EFFECT = "straightline_effect"
+"""In the meta of a node that writes into its arguments."""
+
+
+@dataclass
+class _Rebuilt:
+    """The new graph as far as it is written; `memory` has the tensors of buffers by name."""
+
+    graph: fx.Graph
+    nodes: dict[fx.Node, fx.Node]
+    memory: dict[str, fx.Node]
+
+
+def rebuild(gm: fx.GraphModule, lowered: Lowered, plan: Plan, called: Called) -> fx.GraphModule:
+    """The graph that runs `plan`. Views stay operations, written where something needs a tensor."""
+    return _Rebuilder(gm, lowered, plan, called).run()
+
+
+class _Rebuilder:
+    def __init__(
+        self, gm: fx.GraphModule, lowered: Lowered, plan: Plan, called: Called
+    ) -> None:
+        self._gm = gm
+        self._lowered = lowered
+        self._plan = plan
+        self._called = called
+        self._new = fx.Graph()
+        self._nodes: dict[fx.Node, fx.Node] = {}
+        self._memory: dict[str, fx.Node] = {}
+        self._numbers = Numbers(self._new, lowered, self._node)
+        self._by_name = {node.name: node for node in gm.graph.nodes}
+        self._owners = dict(_owners(lowered))
+
+    def run(self) -> fx.GraphModule:
+        for node in self._gm.graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._copied(node)
+        for step in self._plan.steps:
+            if isinstance(step, Launch):
+                self._launch(step)
+            else:
+                self._copied(self._by_name[step.name])
+        (output,) = self._gm.graph.find_nodes(op="output")
+        self._copied(output)
+        return fx.GraphModule(self._gm, self._new)
+
+    def _copied(self, node: fx.Node) -> fx.Node:
+        for argument in node.all_input_nodes:
+            self._node(argument)
+        self._nodes[node] = self._new.node_copy(node, self._node)
+        return self._nodes[node]
+
+    def _node(self, node: fx.Node) -> fx.Node:
+        """The new node of an old one, written now if it is a view or a number."""
+        if node in self._nodes:
+            return self._nodes[node]
+        value = self._lowered.values[node]
+        match value:
+            case Computed((*_,), (tensor,)) if tensor is not None and tensor.buffer is not None:
+                return self._memory[tensor.buffer.name]
+            case Item(of, at, _) if isinstance(self._lowered.values[of], Computed):
+                made = self._lowered.values[of]
+                assert isinstance(made, Computed)
+                tensor = made.results[at]
+                assert tensor is not None
+                assert tensor.buffer is not None
+                return self._memory[tensor.buffer.name]
+            case _:
+                return self._copied(node)
+
+    def _launch(self, step: Launch) -> None:
+        kernel = step.kernel
+        last = self._by_name[step.origins[-1]]
+        for buffer in kernel.buffers:
+            if buffer.name in kernel.outputs:
+                self._memory[buffer.name] = self._allocated(buffer, last)
+        function, numbers = self._called(kernel)
+        tensors = [self._tensor(buffer) for buffer in kernel.buffers]
+        arguments = [*tensors, *(self._numbers.number(each) for each in numbers)]
+        node = self._new.call_function(function, tuple(arguments))
+        node.meta = _origin(last)
+        node.meta[EFFECT] = True
+
+    def _allocated(self, buffer: Buffer, default: fx.Node) -> fx.Node:
+        owner = self._owners.get(buffer.name)
+        made = self._plan.made[buffer.name]
+        size = tuple(map(self._numbers.number, made.shape))
+        stride = tuple(map(self._numbers.number, made.strides))
+        node = self._new.call_function(empty_strided, (size, stride, TO_TORCH[made.dtype]))
+        node.name = self._new._graph_namespace.create_name(buffer.name, node)
+        node.meta = _origin(owner or default)
+        return node
+
+    def _tensor(self, buffer: Buffer) -> fx.Node:
+        found = self._memory.get(buffer.name)
+        return found if found is not None else self._node(self._owners[buffer.name])
+
+
+def _owners(lowered: Lowered) -> Iterator[tuple[str, fx.Node]]:
+    """The node whose value each buffer holds."""
+    for node, value in lowered.values.items():
+        tensors: Sequence[Any]
+        match value:
+            case Host() | View():
+                continue
+            case Item(_, _, tensor):
+                tensors = (tensor,)
+            case Computed(_, results):
+                tensors = results
+            case _:
+                tensors = getattr(value, "results", None) or (getattr(value, "tensor", None),)
+        for tensor in tensors:
+            if tensor is not None and tensor.buffer is not None:
+                yield tensor.buffer.name, node
+
+
+def _origin(node: fx.Node) -> dict[str, Any]:
+    """What says where a node comes from."""
+    return copy.copy(node.meta)
+
+
+__all__ = ["EFFECT", "rebuild", "Mapping", "map_arg"]

@@ -1,0 +1,50 @@
+"""A lowered graph as the scheduler sees it: computes, and other operations between them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from torch import fx
+
+from straightline.lower.graph import Computed, Extern, Input, Item, Lowered, View
+from straightline.schedule.program import External, Program, Step
+
+
+def program(graph: fx.Graph, lowered: Lowered) -> Program:
+    """The steps of a graph in its order, and the buffers that its outputs need."""
+    steps: list[Step] = []
+    for node, value in lowered.values.items():
+        match value:
+            case Computed(computes, _):
+                steps += (dataclasses.replace(c, origins=(node.name,)) for c in computes)
+            case Extern(_, results):
+                made = frozenset(t.buffer.name for t in results if t is not None and t.buffer)
+                reads = frozenset(memory(lowered, node.all_input_nodes))
+                steps.append(External(node.name, reads, made))
+            case _:
+                pass
+    (output,) = graph.find_nodes(op="output")
+    return Program(tuple(steps), frozenset(memory(lowered, output.all_input_nodes)))
+
+
+def memory(lowered: Lowered, nodes: Iterable[fx.Node]) -> Iterator[str]:
+    """The names of the buffers that have to be there for these nodes to be."""
+    for node in nodes:
+        match lowered.values[node]:
+            case View(base, _):
+                yield from memory(lowered, (base,))
+            case Item(of, at, _):
+                value = lowered.values[of]
+                if isinstance(value, Computed):
+                    tensor = value.results[at]
+                    if tensor is not None and tensor.buffer is not None:
+                        yield tensor.buffer.name
+                else:
+                    yield from memory(lowered, (of,))
+            case Computed(_, results) | Extern(_, results):
+                yield from (t.buffer.name for t in results if t is not None and t.buffer)
+            case Input(tensor, _) if tensor is not None and tensor.buffer is not None:
+                yield tensor.buffer.name
+            case _:
+                pass
