@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from straightline.ir.index import Atom, Axis, Div, Given, Index, Mod, Size, index
-from straightline.lower.graph import Host, Lowered
+from straightline.lower.graph import Host, Input, Lowered
 
 Number = fx.Node | int
 
@@ -22,7 +22,9 @@ class Unknown(Exception):
 class Numbers:
     """Writes numbers into `graph`; `made` gives the new node of an old one that is there already."""
 
-    def __init__(self, graph: fx.Graph, lowered: Lowered, made: Callable[[fx.Node], fx.Node]) -> None:
+    def __init__(
+        self, graph: fx.Graph, lowered: Lowered, made: Callable[[fx.Node], fx.Node]
+    ) -> None:
         self._graph = graph
         self._made = made
         self._known: dict[Index, Number] = {}
@@ -76,8 +78,6 @@ class Numbers:
 
 def _told(lowered: Lowered) -> Iterator[tuple[Size, fx.Node | tuple[fx.Node, int]]]:
     """What tells each size: a number that is passed, rather than a dimension of a tensor."""
-    from straightline.lower.graph import Input
-
     numbers: list[tuple[Size, fx.Node]] = []
     for node, value in lowered.values.items():
         if node.op != "placeholder":

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import fx
-from torch.fx.node import map_arg
 
 from straightline.ir.index import Index
 from straightline.ir.nodes import Buffer, Kernel
 from straightline.kernels.numbers import Numbers
 from straightline.lower.graph import Computed, Host, Item, Lowered, View
+from straightline.lower.tensor import Tensor
 from straightline.lower.types import TO_TORCH
 from straightline.schedule.program import Launch, Plan
 from straightline.torch_private.allocation import empty_strided
@@ -25,24 +23,13 @@ EFFECT = "straightline_effect"
 """In the meta of a node that writes into its arguments."""
 
 
-@dataclass
-class _Rebuilt:
-    """The new graph as far as it is written; `memory` has the tensors of buffers by name."""
-
-    graph: fx.Graph
-    nodes: dict[fx.Node, fx.Node]
-    memory: dict[str, fx.Node]
-
-
 def rebuild(gm: fx.GraphModule, lowered: Lowered, plan: Plan, called: Called) -> fx.GraphModule:
     """The graph that runs `plan`. Views stay operations, written where something needs a tensor."""
     return _Rebuilder(gm, lowered, plan, called).run()
 
 
 class _Rebuilder:
-    def __init__(
-        self, gm: fx.GraphModule, lowered: Lowered, plan: Plan, called: Called
-    ) -> None:
+    def __init__(self, gm: fx.GraphModule, lowered: Lowered, plan: Plan, called: Called) -> None:
         self._gm = gm
         self._lowered = lowered
         self._plan = plan
@@ -79,15 +66,10 @@ class _Rebuilder:
             return self._nodes[node]
         value = self._lowered.values[node]
         match value:
-            case Computed((*_,), (tensor,)) if tensor is not None and tensor.buffer is not None:
-                return self._memory[tensor.buffer.name]
-            case Item(of, at, _) if isinstance(self._lowered.values[of], Computed):
-                made = self._lowered.values[of]
-                assert isinstance(made, Computed)
-                tensor = made.results[at]
-                assert tensor is not None
-                assert tensor.buffer is not None
-                return self._memory[tensor.buffer.name]
+            case Computed(_, (tensor,)):
+                return self._memory[_buffer(tensor).name]
+            case Item(of, _, tensor) if isinstance(self._lowered.values[of], Computed):
+                return self._memory[_buffer(tensor).name]
             case _:
                 return self._copied(node)
 
@@ -109,14 +91,20 @@ class _Rebuilder:
         made = self._plan.made[buffer.name]
         size = tuple(map(self._numbers.number, made.shape))
         stride = tuple(map(self._numbers.number, made.strides))
-        node = self._new.call_function(empty_strided, (size, stride, TO_TORCH[made.dtype]))
-        node.name = self._new._graph_namespace.create_name(buffer.name, node)
+        arguments = (size, stride, TO_TORCH[made.dtype])
+        node = self._new.create_node("call_function", empty_strided, arguments, name=buffer.name)
         node.meta = _origin(owner or default)
         return node
 
     def _tensor(self, buffer: Buffer) -> fx.Node:
         found = self._memory.get(buffer.name)
         return found if found is not None else self._node(self._owners[buffer.name])
+
+
+def _buffer(tensor: Tensor | None) -> Buffer:
+    assert tensor is not None
+    assert tensor.buffer is not None
+    return tensor.buffer
 
 
 def _owners(lowered: Lowered) -> Iterator[tuple[str, fx.Node]]:
@@ -139,7 +127,4 @@ def _owners(lowered: Lowered) -> Iterator[tuple[str, fx.Node]]:
 
 def _origin(node: fx.Node) -> dict[str, Any]:
     """What says where a node comes from."""
-    return copy.copy(node.meta)
-
-
-__all__ = ["EFFECT", "rebuild", "Mapping", "map_arg"]
+    return {key: value for key, value in node.meta.items() if key != "val"}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from torch import fx
 
 from straightline.lower.graph import Computed, Extern, Input, Item, Lowered, View
+from straightline.lower.tensor import Tensor
 from straightline.schedule.program import External, Program, Step
 
 
@@ -19,9 +20,8 @@ def program(graph: fx.Graph, lowered: Lowered) -> Program:
             case Computed(computes, _):
                 steps += (dataclasses.replace(c, origins=(node.name,)) for c in computes)
             case Extern(_, results):
-                made = frozenset(t.buffer.name for t in results if t is not None and t.buffer)
                 reads = frozenset(memory(lowered, node.all_input_nodes))
-                steps.append(External(node.name, reads, made))
+                steps.append(External(node.name, reads, frozenset(_names(results))))
             case _:
                 pass
     (output,) = graph.find_nodes(op="output")
@@ -37,14 +37,16 @@ def memory(lowered: Lowered, nodes: Iterable[fx.Node]) -> Iterator[str]:
             case Item(of, at, _):
                 value = lowered.values[of]
                 if isinstance(value, Computed):
-                    tensor = value.results[at]
-                    if tensor is not None and tensor.buffer is not None:
-                        yield tensor.buffer.name
+                    yield from _names(value.results[at : at + 1])
                 else:
                     yield from memory(lowered, (of,))
             case Computed(_, results) | Extern(_, results):
-                yield from (t.buffer.name for t in results if t is not None and t.buffer)
-            case Input(tensor, _) if tensor is not None and tensor.buffer is not None:
-                yield tensor.buffer.name
+                yield from _names(results)
+            case Input(tensor, _):
+                yield from _names((tensor,))
             case _:
                 pass
+
+
+def _names(tensors: Iterable[Tensor | None]) -> Iterator[str]:
+    return (t.buffer.name for t in tensors if t is not None and t.buffer is not None)
