@@ -20,7 +20,7 @@ class Unknown(Exception):
 
 
 class Numbers:
-    """Writes numbers into `graph`; `made` gives the new node of an old one that is there already."""
+    """Writes numbers into `graph`; `made` gives the new node of an old one."""
 
     def __init__(
         self, graph: fx.Graph, lowered: Lowered, made: Callable[[fx.Node], fx.Node]

@@ -15,12 +15,10 @@ from straightline.lower.tensor import Tensor
 from straightline.lower.types import TO_TORCH
 from straightline.schedule.program import Launch, Plan
 from straightline.torch_private.allocation import empty_strided
+from straightline.torch_private.marks import WRITES
 
 Called = Callable[[Kernel], tuple[Callable[..., Any], Sequence[Index]]]
 """What calls a kernel, and the numbers that it takes after the kernel's tensors."""
-
-EFFECT = "straightline_effect"
-"""In the meta of a node that writes into its arguments."""
 
 
 def rebuild(gm: fx.GraphModule, lowered: Lowered, plan: Plan, called: Called) -> fx.GraphModule:
@@ -84,7 +82,7 @@ class _Rebuilder:
         arguments = [*tensors, *(self._numbers.number(each) for each in numbers)]
         node = self._new.call_function(function, tuple(arguments))
         node.meta = _origin(last)
-        node.meta[EFFECT] = True
+        node.meta[WRITES] = True
 
     def _allocated(self, buffer: Buffer, default: fx.Node) -> fx.Node:
         owner = self._owners.get(buffer.name)

@@ -28,6 +28,7 @@ def emit(
     second_order: object,
     under_autocast: object,
     rng_states: object,
+    lower: body.Lower | None = None,
 ) -> None:
     """Write the function that autograd calls with the node and a list of gradients.
 
@@ -64,6 +65,7 @@ def emit(
                 needed=range(_flat_gradients(contract) + int(contract.rng.functional)),
                 own=set(inputs) | set(received),
                 recast=_of_backward if recast else None,
+                lower=None if recast else lower,
             )
         if contract.backward_tokens:
             flat = flat[: -contract.backward_tokens]

@@ -6,7 +6,7 @@ import keyword
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -16,6 +16,11 @@ from straightline.errors import CompilerBug
 from straightline.runtime.steps import modes
 from straightline.runtime.writer import Writer
 from straightline.torch_private import autocast, operations
+from straightline.torch_private.marks import WRITES
+
+Lower: TypeAlias = Callable[[fx.GraphModule, Collection[int]], fx.GraphModule]
+"""Gives the graph to write in place of another, of whose outputs only those at these places matter:
+one with the same inputs that runs kernels."""
 
 _INFIX: Mapping[object, str] = {
     operator.add: "+",
@@ -44,6 +49,7 @@ def emit(
     needed: Collection[int],
     own: Collection[str],
     recast: Callable[[fx.Node], bool] | None = None,
+    lower: Lower | None = None,
 ) -> list[str]:
     """Write `gm`'s operations; returns an expression for each of its outputs.
 
@@ -53,6 +59,7 @@ def emit(
     caller's autocast. It reaches the operations of which this holds, those of backward, whose
     results autograd would cast back, and not what is computed again from forward.
     """
+    gm = lower(gm, needed) if lower is not None else gm
     nodes = list(gm.graph.nodes)
     results = list(nodes[-1].args[0])
     live, last_use = _liveness(nodes, [r for i, r in enumerate(results) if i in needed])
@@ -110,7 +117,9 @@ def _liveness(
 
 
 def _has_effect(node: fx.Node) -> bool:
-    return node.op == "call_function" and (node.is_impure() or operations.writes(node.target))
+    return node.op == "call_function" and (
+        WRITES in node.meta or node.is_impure() or operations.writes(node.target)
+    )
 
 
 def _drop(

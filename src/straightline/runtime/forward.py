@@ -112,6 +112,7 @@ def emit_inner(
     graph: fx.GraphModule,
     function: str,
     rng_states: object,
+    lower: body.Lower | None = None,
 ) -> Inner:
     """The autograd function's forward: the graph, and what is kept for backward."""
     needed = frozenset(flow.returned(contract))
@@ -125,7 +126,7 @@ def emit_inner(
             inputs = flow.graph_inputs(writer, contract, taken)
             extra = rng.forward_inputs(writer, contract, rng_states)
             positions = flow.flat_positions(contract, needed)
-            flat = body.emit(writer, graph, inputs + extra, needed=positions, own=())
+            flat = body.emit(writer, graph, inputs + extra, needed=positions, own=(), lower=lower)
             flat = flat[contract.forward_tokens :]
             values = flow.wrapped(writer, contract, flat, needed)
             rng.emit_offset(writer, contract, flat)

@@ -85,6 +85,7 @@ def emit_inner(
     compile_id: str,
     lower_saved: Sequence[str],
     recast: bool,
+    kernels: body.Lower | None = None,
 ) -> Inner:
     """The autograd function's forward. `lower` in its text is the node of the lower program.
 
@@ -109,6 +110,7 @@ def emit_inner(
                 needed=flow.flat_positions(contract, range(contract.returns)),
                 own=set(inputs) - set(taken),
                 recast=_of_gradient if recast else None,
+                lower=None if recast else kernels,
             )
             values = flow.wrapped(writer, contract, flat, range(contract.returns))
         return forward.emit_end(writer, contract, flat, values)

@@ -22,7 +22,13 @@ from straightline.runtime.steps import (
 from straightline.runtime.writer import Writer, tuple_of
 
 
-def emit(writer: Writer, contract: Contract, graph: fx.GraphModule, function: str) -> None:
+def emit(
+    writer: Writer,
+    contract: Contract,
+    graph: fx.GraphModule,
+    function: str,
+    lower: body.Lower | None = None,
+) -> None:
     """Write the function: arguments, the graph, mutations, aliases, return."""
     needed = flow.needed_values(contract)
     with writer.block(arguments.emit_signature(writer, contract, function)):
@@ -45,6 +51,7 @@ def emit(writer: Writer, contract: Contract, graph: fx.GraphModule, function: st
                 inputs,
                 needed=flow.flat_positions(contract, needed),
                 own=own - flow.kept_inputs(contract),
+                lower=lower,
             )
             flat = flat[contract.forward_tokens :]
             values = flow.wrapped(writer, contract, flat, needed)

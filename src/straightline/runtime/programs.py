@@ -13,6 +13,7 @@ from torch import fx
 from straightline.capture.contract import Contract
 from straightline.capture.origins import identifier
 from straightline.runtime import backward, forward, higher, inference, register, rng
+from straightline.runtime.body import Lower
 from straightline.runtime.writer import Writer
 from straightline.torch_private.dynamo import COMPILE_LOCK
 from straightline.torch_private.tracing import never_trace
@@ -90,12 +91,13 @@ def build_inference(
     compile_id: str,
     observe: Observer,
     lifted: Mapping[str, object],
+    lower: Lower | None = None,
 ) -> Program:
     """A program that no gradient flows through."""
     writer = _writer(contract, "inference", compile_id)
     writer.globals.update(lifted)
     function = writer.name(contract.name)
-    inference.emit(writer, contract, graph, function)
+    inference.emit(writer, contract, graph, function, lower)
     generated, defined = _generate(writer, contract, "inference", compile_id)
     observe(generated)
     return _finished(Program(contract, compile_id, defined[function], (graph,), [generated]))
@@ -120,12 +122,13 @@ class Seams:
 
     `function_class(name, body)` makes the class of the first order's autograd function,
     `higher_class` that of the others; `later(compile)` runs a compilation that was put off to the
-    first call, under the state that forward was compiled in.
+    first call, under the state that forward was compiled in. `lower` puts kernels into graphs.
     """
 
     function_class: Callable[[str, dict[str, object]], Any]
     higher_class: Callable[[str, dict[str, object]], Any]
     later: Callable[[Callable[[], Callable[..., Any]]], Callable[..., Any]]
+    lower: Lower | None = None
 
 
 class Lazy:
@@ -198,7 +201,7 @@ def build_training(
     if contract.rng.states:
         assert contract.rng.device is not None
         states = rng.GeneratorStates(contract.rng.states, contract.rng.device)
-    made_inner = forward.emit_inner(writer, contract, graph, inner, states)
+    made_inner = forward.emit_inner(writer, contract, graph, inner, states, seams.lower)
     writer.line("")
     writer.line("")
     forward.emit_outer(writer, contract, outer, apply, made_inner.results)
@@ -315,6 +318,7 @@ class _Build:
             second_order=above,
             under_autocast=cast,
             rng_states=states,
+            lower=self.seams.lower,
         )
         return self._add(writer, contract, direction)[name]
 
@@ -361,6 +365,7 @@ class _Build:
             compile_id=compile_id,
             lower_saved=kept,
             recast=under_autocast is None,
+            kernels=self.seams.lower,
         )
         writer.line("")
         writer.line("")

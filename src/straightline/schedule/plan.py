@@ -35,7 +35,8 @@ def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> P
             steps.append(group)
             continue
         wanted = needed[number]
-        written = kernel(_name(len(steps), group, wanted), group, wanted)
+        count = sum(isinstance(step, Launch) for step in steps)
+        written = kernel(_name(count, group, wanted), group, wanted)
         origins = dict.fromkeys(name for one in group.items for name in one.compute.origins)
         steps.append(Launch(written, tuple(origins)))
         results = {b.name: b for one in group.items for b in one.compute.buffers}

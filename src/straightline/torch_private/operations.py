@@ -10,6 +10,8 @@ from torch import fx
 from torch._library.utils import is_builtin
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from straightline.torch_private.allocation import empty_strided
+
 
 def is_operator(target: object) -> TypeGuard[Any]:
     """`target` is one overload of a registered operation."""
@@ -117,6 +119,8 @@ def name(target: object) -> str:
     """`aten::mul.Tensor` for an operation, else the Python name."""
     if isinstance(target, OpOverload):
         return str(target.name())
+    if target is empty_strided:
+        return "empty_strided"
     return str(getattr(target, "__name__", None) or type(target).__name__)
 
 
@@ -131,6 +135,8 @@ def path(target: object) -> str | None:
     """`torch.ops.aten.mul.Tensor`, for what can be reached in this way."""
     if isinstance(target, OpOverload):
         return f"torch.ops.{target}"
+    if target is empty_strided:
+        return "straightline.torch_private.allocation.empty_strided"
     if isinstance(target, HigherOrderOperator):
         known = target.name()
         found: object = getattr(torch.ops.higher_order, known, None)
