@@ -63,11 +63,10 @@ def interpret(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, i
             raise ValueError(f"size {size.name} is {number}, outside of its range")
         numbers[size] = number
     memories = {buffer: _memory(buffer, arrays[buffer.name]) for buffer in kernel.buffers}
-    run = _Run(numbers, memories, frozenset(kernel.scratch))
+    run = _Run(numbers, memories, frozenset(kernel.scratch), len(kernel.body) == 1)
     with np.errstate(all="ignore"):
         try:
-            for statement in kernel.body:
-                run.statements((statement,), _Frame(1, {}))
+            run.statements(kernel.body, _Frame(1, {}))
         except _Stopped as stopped:
             return stopped.code
     return 0
@@ -150,10 +149,12 @@ class _Run:
         sizes: Mapping[Size, int],
         memories: Mapping[Buffer, Array],
         scratch: frozenset[Buffer],
+        one_loop: bool,
     ) -> None:
         self.sizes = sizes
         self.memories = memories
         self.scratch = scratch
+        self.one_loop = one_loop
         self.private: dict[Buffer, _Scratch] = {}
         self.folds: dict[Fold, _State] = {}
         self.running: dict[Fold, list[Array]] = {}
@@ -175,8 +176,6 @@ class _Run:
                         raise _Stopped(code)
 
     def loop(self, loop: Loop, frame: _Frame) -> None:
-        if frame.parent is None:
-            self.private.clear()
         extents = np.maximum(_Values(self, frame).index(loop.axis.extent), 0)
         if loop.how is How.SERIAL and _reads_back(loop):
             for position in range(int(extents.max(initial=0))):
@@ -208,11 +207,19 @@ class _Run:
         active, address = values.address(statement.buffer, statement.coords, mask)
         if statement.buffer in self.scratch:
             scratch = self.scratch_of(statement.buffer, frame)
-            address = address + scratch.span * frame.lanes_in(frame.outermost())[active]
+            address = address + scratch.span * self.owners(frame)[active]
             scratch.written[address] = True
             scratch.memory[address] = value[active]
         else:
             self.memories[statement.buffer][address] = value[active]
+
+    def owners(self, frame: _Frame) -> Array:
+        """For each lane the position of the outermost loop that it belongs to, if there is one for
+        all of the kernel.
+        """
+        if not self.one_loop:
+            return np.zeros(frame.count, "int64")
+        return frame.lanes_in(frame.outermost())
 
     def scratch_of(self, buffer: Buffer, frame: _Frame) -> _Scratch:
         if buffer not in self.private:
@@ -220,7 +227,7 @@ class _Run:
             strides = [evaluate(n, self.number) for n in buffer.strides]
             last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
             span = 0 if 0 in shape else last + 1
-            count = span * frame.outermost().count
+            count = span * (frame.outermost().count if self.one_loop else 1)
             memory = zeros(buffer.dtype, count)
             self.private[buffer] = _Scratch(span, memory, np.zeros(count, "bool"))
         return self.private[buffer]
@@ -286,7 +293,7 @@ class _Values:
         active, address = self.address(load.buffer, load.coords, mask)
         if load.buffer in self.run.scratch:
             scratch = self.run.scratch_of(load.buffer, self.frame)
-            address = address + scratch.span * self.frame.lanes_in(self.frame.outermost())[active]
+            address = address + scratch.span * self.run.owners(self.frame)[active]
             if not scratch.written[address].all():
                 raise IndexError(f"{load} is loaded before it is stored")
             result[active] = scratch.memory[address]

@@ -241,7 +241,8 @@ Statement: TypeAlias = Loop | Declare | Accumulate | Store | Check
 class Kernel:
     """What is called. `outputs` names the buffers that are written, each element of them once.
 
-    `scratch` are buffers private to one position of the outermost loop.
+    `scratch` are buffers private to one position of the outermost loop; where that is not all of
+    the body, to one call.
     """
 
     name: str

@@ -98,7 +98,8 @@ def join(group: Group, one: Item) -> Group | None:
         inside = [axis for axis in inside if mapping[axis] is not one.along]
     if group.kind is not Kind.FLAT and len(inside) < len(group.outer):
         return None
-    if one.is_reduction and {mapping[axis] for axis in inside} != set(one.kept):
+    shared = {mapping[axis] for axis in inside}
+    if not one.is_map and shared != set(one.kept) - {one.along}:
         return None  # each fold belongs to one outer position
     own = {old: Axis(f"{old.name}_{len(group.items)}", old.extent) for old in one.axes}
     own |= {mapping[axis]: axis for axis in group.outer if axis in mapping}
@@ -110,10 +111,11 @@ def join(group: Group, one: Item) -> Group | None:
 def _from_reads(group: Group, one: Item) -> dict[Axis, Axis] | None:
     """Which axis of an item each outer one is, by where it reads what the group makes.
 
-    Empty when it reads nothing of it, None when two reads disagree or an axis is read otherwise
-    than from end to end.
+    An outer axis that some read does not follow from end to end cannot be shared, and is left out.
+    Empty when the item reads nothing of the group, None when nothing could be shared.
     """
     found: dict[Axis, Axis] = {}
+    barred: set[Axis] = set()
     read = False
     for load in loads(*one.values, *(r.condition for r in one.requires)):
         source = group.producer(load.buffer.name)
@@ -121,22 +123,17 @@ def _from_reads(group: Group, one: Item) -> dict[Axis, Axis] | None:
             continue
         read = True
         for axis in group.outer:
-            where = [c for c, at in zip(load.coords, source.coords, strict=True) if _is(at, axis)]
-            other = _axis_of(where[0]) if len(where) == 1 else None
-            if other is None or other.extent is not axis.extent or other not in one.axes:
-                if group.kind is Kind.FLAT and len(where) == 1:
-                    # Not shared, and so a loop of its own from now on.
-                    continue
-                return None
-            if found.setdefault(axis, other) is not other:
-                return None
-    if len(set(found.values())) < len(found):
+            (where,) = (
+                c for c, at in zip(load.coords, source.coords, strict=True) if _axis_of(at) is axis
+            )
+            other = _axis_of(where)
+            follows = other is not None and other in one.axes and other.extent is axis.extent
+            if other is None or not follows or found.setdefault(axis, other) is not other:
+                barred.add(axis)
+    shared = {axis: other for axis, other in found.items() if axis not in barred}
+    if len(set(shared.values())) < len(shared):
         return None
-    return None if read and not found and group.outer else found
-
-
-def _is(where: Index, axis: Axis) -> bool:
-    return _axis_of(where) is axis
+    return None if read and not shared and group.outer else shared
 
 
 def _axis_of(where: Index) -> Axis | None:

@@ -113,7 +113,7 @@ def _carried(source: Compute, load: Load) -> list[Require]:
     for each in source.requires:
         condition = replace(each.condition, axes)
         if load.mask is not None:
-            condition = op("or", op("not", load.mask), condition)
+            condition = op("or", op("not", load.mask), guarded(condition, load.mask))
         found.append(Require(condition, each.code))
     return found
 

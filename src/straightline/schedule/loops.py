@@ -28,7 +28,7 @@ from straightline.schedule.values import Computed, computed, fold
 def kernel(name: str, group: Group, needed: frozenset[str]) -> Kernel:
     """The kernel of a group. `needed` are the buffers that something outside of it reads."""
     found = sections(group, needed)
-    body = _outer(group, _body(group, found, needed))
+    body = statements.alike(_outer(group, _body(group, found, needed)))
     own = {scratch(p).name: scratch(p) for p in found.places if p.keep is Keep.SCRATCH}
     read, written = statements.buffers(body)
     given = {n: b for n, b in (read | written).items() if n not in own}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from straightline.ir.index import Axis, Index, index, mul
 from straightline.ir.nodes import Buffer, Load
 from straightline.schedule import cost
-from straightline.schedule.group import Group
+from straightline.schedule.group import Group, Kind
 from straightline.schedule.program import loads
 from straightline.schedule.unit import Item
 
@@ -166,13 +166,18 @@ def _keeps(
                 keep = Keep.MEMORY
             elif one.is_map and cost.arithmetic(*one.values) <= AGAIN:
                 keep = Keep.AGAIN
-            elif bytes_ is not None and bytes_ <= left and one.is_map:
+            elif _fits_scratch(group, one) and bytes_ is not None and bytes_ <= left:
                 keep = Keep.SCRATCH
                 left -= bytes_
             else:
                 keep = Keep.MEMORY
         result[one.names[0]] = keep
     return result
+
+
+def _fits_scratch(group: Group, one: Item) -> bool:
+    """Several positions of a vector would share what is private to one outer position."""
+    return one.is_map and group.kind is Kind.ROW
 
 
 def scratch(place: Place) -> Buffer:

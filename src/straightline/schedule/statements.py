@@ -116,15 +116,24 @@ def flattened(body: Iterable[Statement]) -> tuple[Statement, ...]:
     return changed(body, lambda expr: rebuild(expr, make, memo), where)
 
 
+def alike(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The statements with each buffer in one form: all as rows if some are, in other loops."""
+    forms = {b for found in _buffers(body) for b in found}
+    names = {buffer.name for buffer in forms}
+    return body if len(names) == len(forms) else flattened(body)
+
+
+def _buffers(body: tuple[Statement, ...]) -> tuple[list[Buffer], list[Buffer]]:
+    """The buffers that are read, and those that are written, in the order they appear."""
+    nodes = walk(*expressions(body), *_of_places(body))
+    read = [node.buffer for node in nodes if isinstance(node, Load)]
+    return read, [s.buffer for s in within(body) if isinstance(s, Store)]
+
+
 def buffers(body: Iterable[Statement]) -> tuple[dict[str, Buffer], dict[str, Buffer]]:
     """The buffers that are read, and those that are written, by name in the order they appear."""
-    body = tuple(body)
-    read: dict[str, Buffer] = {}
-    for node in walk(*expressions(body), *_of_places(body)):
-        if isinstance(node, Load):
-            read.setdefault(node.buffer.name, node.buffer)
-    written = {s.buffer.name: s.buffer for s in within(body) if isinstance(s, Store)}
-    return read, written
+    read, written = _buffers(tuple(body))
+    return {b.name: b for b in read}, {b.name: b for b in written}
 
 
 def _of_places(body: Iterable[Statement]) -> Iterator[Expr]:

@@ -1,4 +1,4 @@
-"""Axes that have one position are no loops."""
+"""Axes that have one position are no loops, unless a fold would be left without any."""
 
 from __future__ import annotations
 
@@ -38,10 +38,6 @@ class Item:
         return not self.compute.over and self.compute.along is None
 
     @property
-    def is_reduction(self) -> bool:
-        return not self.is_map and self.along is None
-
-    @property
     def axes(self) -> tuple[Axis, ...]:
         return (*self.kept, *self.over)
 
@@ -50,27 +46,29 @@ def item(compute: Compute) -> Item:
     """The compute without loops of one position, its axes named by their place."""
     axes: dict[Axis, Index] = {}
     kept, over = [], []
+    stays = compute.along
+    if compute.over and all(axis.extent is ONE for axis in compute.over):
+        stays = compute.over[-1]
     for place, axis in enumerate(compute.axes):
-        if axis.extent is ONE:
+        if axis.extent is ONE and axis is not stays:
             axes[axis] = ZERO
         else:
             kept.append(Axis(f"k{place}", axis.extent))
             axes[axis] = index(kept[-1])
     for place, axis in enumerate(compute.over):
-        if axis.extent is ONE:
+        if axis.extent is ONE and axis is not stays:
             axes[axis] = ZERO
         else:
             over.append(Axis(f"o{place}", axis.extent))
             axes[axis] = index(over[-1])
-    along = compute.along
-    renamed_along = None
-    if along is not None and axes[along] is not ZERO:
-        (renamed_along,) = (a for a in kept if index(a) is axes[along])
+    along = None
+    if compute.along is not None:
+        (along,) = (a for a in kept if index(a) is axes[compute.along])
     return Item(
         compute,
         tuple(kept),
         tuple(over),
-        renamed_along,
+        along,
         tuple(axes[a] for a in compute.axes),
         tuple(replace(v, axes) for v in compute.values),
         tuple(Require(replace(r.condition, axes), r.code) for r in compute.requires),
