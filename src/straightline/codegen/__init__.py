@@ -1,0 +1,1 @@
+"""From kernels of the loop IR to machine code."""
