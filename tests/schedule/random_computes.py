@@ -109,7 +109,7 @@ class Draft:
         value = self.value(coords, shape)
         requires = ()
         if rng.random() < 0.1:
-            requires = (Require(op("lt", value, Const(f32, 1e30)), 1 + len(self.steps)),)
+            requires = (Require(op("lt", value, Const(f32, 2.0**100)), 1 + len(self.steps)),)
         form = rng.random()
         if form < 0.5:
             return Compute((buffer(name, sizes, f32, rng),), axes, (value,), requires=requires)

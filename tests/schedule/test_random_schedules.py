@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from random_computes import inputs_of, random_program, run_each, run_steps
 
+from straightline.ir.verify import verify
 from straightline.schedule.plan import plan
 from straightline.schedule.program import Launch, Plan
 
@@ -21,6 +22,8 @@ def check(seed: int, **options) -> int:
     given = inputs_of(inputs, seed)
     status, expected = run_each(program, given)
     found = plan(program, **options)
+    for kernel in found.kernels:
+        verify(kernel)
     got_status, got = run_steps(kernels(found), found.made, given)
     assert (got_status != 0) == (status != 0), f"seed {seed}: status"
     if not status:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from straightline.ir.index import ZERO, Axis, Index, add, mul, slope, sub, within
+from straightline.ir.index import (
+    ZERO,
+    Axis,
+    Div,
+    Index,
+    Mod,
+    add,
+    index,
+    mul,
+    only_atom,
+    slope,
+    sub,
+    within,
+)
 
 Coords: TypeAlias = tuple[Index, ...]
 
@@ -23,6 +36,23 @@ def positions_apart(axis: Axis, inner: frozenset[Axis], accesses: Iterable[Coord
         blocks = {_block(coord, axis, inner) for coord in dimension}
         if len(blocks) == 1 and None not in blocks:
             return True
+    common = [set(dimension) for dimension in zip(*different, strict=True)]
+    return _tells([next(iter(each)) for each in common if len(each) == 1], axis)
+
+
+def _tells(coords: list[Index], axis: Axis) -> bool:
+    """Whether the position of an axis can be computed from these coordinates: as from its quotient
+    and its remainder.
+    """
+    known = list(coords)
+    for start in known:
+        for rest in coords:
+            last = only_atom(rest)
+            whole = add(mul(start, last.bottom), rest) if isinstance(last, Mod) else start
+            if whole is index(axis):
+                return True
+            if isinstance(only_atom(whole), Div) and whole not in known:
+                known.append(whole)
     return False
 
 

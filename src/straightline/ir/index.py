@@ -263,7 +263,7 @@ def floordiv(top: Indexlike, bottom: Indexlike) -> Index:
 
 
 def _div(top: Index, bottom: Index) -> Index:
-    match _only(top):
+    match only_atom(top):
         case Div(inner, below):
             return floordiv(inner, mul(below, bottom))
         case Mod(inner, below):
@@ -284,7 +284,7 @@ def mod(top: Indexlike, bottom: Indexlike) -> Index:
         return rest
     if bottom.is_constant and rest.is_constant:
         return index(rest.constant % bottom.constant)
-    match _only(rest):
+    match only_atom(rest):
         case Mod(inner, below) if _split(below, bottom)[1] is ZERO:
             return mod(inner, bottom)
         case _:
@@ -293,7 +293,7 @@ def mod(top: Indexlike, bottom: Indexlike) -> Index:
     return mul(mod(smaller, below), common) if common > 1 else index(Mod(rest, bottom))
 
 
-def _only(value: Index) -> Atom | None:
+def only_atom(value: Index) -> Atom | None:
     """The atom that it is, if it is one."""
     if value.constant == 0 and len(value.terms) == 1:
         (product, count) = value.terms[0]

@@ -66,7 +66,7 @@ INVARIANTS: Mapping[int, str] = {
     # Memory
     18: "outputs are stored to, and apart from scratch nothing else is",
     19: "scratch is stored to before it is loaded, and there is none where the outermost loop is "
-    "a VECTOR",
+    "a VECTOR one",
     20: "no position of a PARALLEL or VECTOR loop loads what another one stores",
     # Computes
     21: "a compute has a result for each component, in the shape of its axes",
@@ -239,7 +239,8 @@ class _Verifier:
             _require(buffer in self.stored, 18, buffer)
         for statement in self.kernel.body:
             if isinstance(statement, Loop):
-                check_memory(statement, frozenset(self.kernel.scratch))
+                alone = len(self.kernel.body) == 1
+                check_memory(statement, frozenset(self.kernel.scratch), alone=alone)
 
     def names(self) -> None:
         kernel = self.kernel
@@ -289,13 +290,7 @@ class _Verifier:
         _require(loop.how is not How.PARALLEL or not scope.loops, 12, axis)
         _require(loop.how is not How.VECTOR or not lanes, 13, axis)
         inside = _Scope((*scope.loops, loop), path)
-        if scope.loops:
-            self.body(loop.body, inside)
-            return
-        # What scratch holds belongs to one position of an outermost loop.
-        self.stored -= frozenset(self.kernel.scratch)
         self.body(loop.body, inside)
-        self.stored -= frozenset(self.kernel.scratch)
 
     def accumulate(self, statement: Accumulate, scope: _Scope) -> None:
         fold = statement.fold
@@ -375,13 +370,16 @@ def _names(names: Iterable[str]) -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def check_memory(loop: Loop, scratch: frozenset[Buffer]) -> None:
-    """Of an outermost loop: what its positions load and store."""
+def check_memory(loop: Loop, scratch: frozenset[Buffer], *, alone: bool) -> None:
+    """Of an outermost loop, which is all of the body if `alone`: what its positions load and store.
+
+    Scratch is private to one of them then, and to all of them otherwise.
+    """
     for inner, around in _loops_below(loop):
         if inner.how is not How.SERIAL:
-            own = scratch if not around else frozenset()
+            own = scratch if alone and not around else frozenset()
             _check_positions(inner, own, around)
-    if loop.how is How.VECTOR:
+    if loop.how is How.VECTOR and alone:
         used = {*_loads(loop), *_stores(loop)}
         for buffer, _ in used:
             _require(buffer not in scratch, 19, buffer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from straightline.ir.index import Axis, index, slope
@@ -20,7 +21,7 @@ from straightline.ir.nodes import (
 )
 from straightline.schedule import addresses, statements
 from straightline.schedule.group import Group, Kind
-from straightline.schedule.sections import Keep, Place, Section, Sections, scratch, sections
+from straightline.schedule.sections import Keep, Place, Sections, scratch, sections
 from straightline.schedule.statements import moved
 from straightline.schedule.values import Computed, computed, fold
 
@@ -47,13 +48,16 @@ def _body(group: Group, found: Sections, needed: frozenset[str]) -> tuple[Statem
     """What happens at one position of the outer loops: sections, and what stands between them."""
     items = computed(group, found)
     inside: list[Statement] = []
+    numbers = itertools.count()
     for at, section in enumerate(found.sections):
         here = [one for one in items if one.place.at == at]
         for one in here:
             if not one.place.looped:
                 inside += _at_one_position(one, needed)
         looped = [one for one in here if one.place.looped]
-        inside += _section(section, looped, needed, serial=group.kind is Kind.COLUMN)
+        axes = tuple(Axis(f"j{next(numbers)}", axis.extent) for axis in section.axes)
+        serial = section.serial or group.kind is Kind.COLUMN
+        inside += _section(axes, looped, needed, serial=serial)
     for one in items:
         if one.place.at >= len(found.sections):
             inside += _at_one_position(one, needed)
@@ -61,18 +65,17 @@ def _body(group: Group, found: Sections, needed: frozenset[str]) -> tuple[Statem
 
 
 def _section(
-    section: Section, items: Sequence[Computed], needed: frozenset[str], *, serial: bool
+    axes: tuple[Axis, ...], items: Sequence[Computed], needed: frozenset[str], *, serial: bool
 ) -> Iterator[Statement]:
     """Folds start, the loops run, and what folds came to is stored."""
     folds = [one for one in items if not one.place.item.is_map]
     for one in folds:
         yield Declare(fold(one.place))
-    axes = tuple(Axis(f"j{n}", axis.extent) for n, axis in enumerate(section.axes))
     body: list[Statement] = []
     for one in items:
         named = dict(zip(one.place.inner, map(index, axes), strict=True))
         body += moved(_at_one_position(one, needed), named)
-    yield from _nested(axes, tuple(body), serial=serial or section.serial)
+    yield from _nested(axes, tuple(body), serial=serial)
     for one in folds:
         if one.place.item.along is None:
             made = fold(one.place)
