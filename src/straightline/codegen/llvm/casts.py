@@ -137,9 +137,8 @@ def _to_f16(at: At, value: str) -> str:
     sign = at.binary("and", "i32", bits, at.const("i32", -(1 << 31)))
     size = at.binary("xor", "i32", bits, sign)
     # Normal numbers: half of the last place is added, or just less to an even one.
-    odd = at.binary(
-        "and", "i32", at.binary("lshr", "i32", size, at.const("i32", 13)), at.const("i32", 1)
-    )
+    last = at.binary("lshr", "i32", size, at.const("i32", 13))
+    odd = at.binary("and", "i32", last, at.const("i32", 1))
     down = at.binary("add", "i32", size, at.const("i32", 0xFFF - (112 << 23)))
     up = at.binary("add", "i32", down, odd)
     normal = at.binary("lshr", "i32", up, at.const("i32", 13))

@@ -44,9 +44,8 @@ def emit(kernels: Iterable[Kernel], target: Target) -> str:
     width = f'"prefer-vector-width"="{target.bits}" "min-legal-vector-width"="{target.bits}"'
     attributes = f"attributes #0 = {{ nounwind {width if target.is_x86 else ''} }}"
     head = f'target triple = "{target.triple}"'
-    return (
-        "\n\n".join([head, *functions, "\n".join(sorted(declarations.values())), attributes]) + "\n"
-    )
+    declared = "\n".join(sorted(declarations.values()))
+    return "\n\n".join([head, *functions, declared, attributes]) + "\n"
 
 
 def takes_range(kernel: Kernel) -> bool:
@@ -130,5 +129,5 @@ def _check(ctx: Context, condition: Value, code: int) -> None:
         name = at.do(f"call i1 @{called}(<{at.lanes} x i1> {name})")
     holds, fails = scalar.function.label("holds"), scalar.function.label("fails")
     scalar.perform(f"br i1 {name}, label %{holds}, label %{fails}")
-    scalar.lines += [f"{fails}:", f"  ret i64 {code}", f"{holds}:"]
+    scalar.lines.extend((f"{fails}:", f"  ret i64 {code}", f"{holds}:"))
     ctx.scopes.chain[-1].closed = True

@@ -9,6 +9,7 @@ from straightline.codegen.llvm.scopes import Value
 from straightline.codegen.llvm.text import At, number, register, sequence, splat
 from straightline.codegen.llvm.values import value
 from straightline.ir import nodes
+from straightline.ir.dtypes import DType
 from straightline.ir.nodes import Accumulate, Expr, Fold, Folded, Op, op
 from straightline.ir.ops import identity
 
@@ -89,7 +90,7 @@ def _masks(ctx: Context, mask: Expr | None) -> tuple[str, ...] | None:
 
 
 def _bind(
-    ctx: Context, leaf: Expr, dtype: nodes.DType, lanes: int, parts: tuple[str, ...], tag: object
+    ctx: Context, leaf: Expr, dtype: DType, lanes: int, parts: tuple[str, ...], tag: object
 ) -> None:
     ctx.scopes.remember(leaf, Value(dtype, lanes, parts, ctx.scopes.depth, frozenset({tag})))
 
@@ -122,7 +123,8 @@ def _tree(ctx: Context, fold: Fold, partials: list[list[str]], lanes: int) -> li
     while len(partials) > 1:
         pairs = [partials[i : i + 2] for i in range(0, len(partials), 2)]
         partials = [
-            _merged(ctx, fold, *pair, lanes) if len(pair) == 2 else pair[0] for pair in pairs
+            _merged(ctx, fold, pair[0], pair[1], lanes) if len(pair) == 2 else pair[0]
+            for pair in pairs
         ]
     return partials[0]
 
@@ -132,24 +134,25 @@ def _narrowed(ctx: Context, fold: Fold, partial: list[str], lanes: int) -> list[
     while lanes > 1:
         half = lanes // 2
         at = ctx.scopes.here(lanes)
-        low, high = (
-            [
-                _part(at, dtype, name, start, half)
-                for dtype, name in zip(fold.dtypes, partial, strict=True)
-            ]
-            for start in (0, half)
-        )
+        low = _half(at, fold, partial, 0)
+        high = _half(at, fold, partial, half)
         partial = _merged(ctx, fold, low, high, half)
         lanes = half
     return partial
 
 
-def _part(at: At, dtype: nodes.DType, name: str, start: int, count: int) -> str:
-    kind = at.type(register(dtype))
-    if count == 1:
-        return at.do(f"extractelement {kind} {name}, i64 {start}")
-    order = sequence("i32", range(start, start + count))
-    return at.do(f"shufflevector {kind} {name}, {kind} poison, <{count} x i32> {order}")
+def _half(at: At, fold: Fold, partial: list[str], start: int) -> list[str]:
+    """Half of the lanes of each component."""
+    count = at.lanes // 2
+    order = f"<{count} x i32> {sequence('i32', range(start, start + count))}"
+    halves = []
+    for dtype, name in zip(fold.dtypes, partial, strict=True):
+        kind = at.type(register(dtype))
+        if count == 1:
+            halves.append(at.do(f"extractelement {kind} {name}, i64 {start}"))
+        else:
+            halves.append(at.do(f"shufflevector {kind} {name}, {kind} poison, {order}"))
+    return halves
 
 
 def _merged(ctx: Context, fold: Fold, left: list[str], right: list[str], lanes: int) -> list[str]:

@@ -25,7 +25,8 @@ def features() -> frozenset[str]:
 
 
 def architecture() -> str:
-    return llvm.get_process_triple().partition("-")[0]
+    triple: str = llvm.get_process_triple()
+    return triple.partition("-")[0]
 
 
 def runs_here(target: Target) -> bool:

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -32,7 +33,7 @@ class Program:
 
     llvm: str
     target: Target
-    _engine: llvm.ExecutionEngine = field(repr=False)
+    _engine: Any = field(repr=False)
 
     def address(self, name: str) -> int:
         """Where the machine code of a kernel begins. It is there as long as the program."""
@@ -64,7 +65,7 @@ def compile_text(text: str, target: Target) -> Program:
         return _programs.setdefault((text, target), program)
 
 
-def _engine(text: str, target: Target) -> llvm.ExecutionEngine:
+def _engine(text: str, target: Target) -> Any:
     module = _module(text)
     engine = llvm.create_mcjit_compiler(module, _machine(target, jit=True))
     engine.finalize_object()
@@ -83,12 +84,12 @@ def object_code(text: str, target: Target) -> bytes:
     return result
 
 
-def _module(text: str) -> llvm.ModuleRef:
+def _module(text: str) -> Any:
     initialize()
     return llvm.parse_assembly(text, llvm.create_context())
 
 
-def _machine(target: Target, jit: bool = False) -> llvm.TargetMachine:
+def _machine(target: Target, jit: bool = False) -> Any:
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu,
         features=target.features,

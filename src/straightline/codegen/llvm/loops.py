@@ -135,11 +135,8 @@ def _copy(
             return start
     limit = end
     if step > 1 and not copy.masked:
-        limit = (
-            str(last - step + 1)
-            if last is not None
-            else at.binary("sub", "i64", end, str(step - 1))
-        )
+        whole = step - 1
+        limit = at.binary("sub", "i64", end, str(whole)) if last is None else str(last - whole)
 
     def body(position: str, lines: Lines) -> None:
         ctx.scopes.open(lines)
@@ -171,9 +168,8 @@ def _active(ctx: Context, copy: Copy, position: str, end: str) -> str:
     if ctx.scopes.function.target.masked == 1 and lanes < 64:
         bits = scalar.binary("shl", "i64", "1", left)
         bits = scalar.binary("sub", "i64", bits, "1")
-        return scalar.do(
-            f"bitcast i{lanes} {scalar.convert('trunc', 'i64', bits, f'i{lanes}')} to <{lanes} x i1>"
-        )
+        few = scalar.convert("trunc", "i64", bits, f"i{lanes}")
+        return scalar.do(f"bitcast i{lanes} {few} to <{lanes} x i1>")
     left = scalar.convert("trunc", "i64", left, "i32")
     return at.compare("icmp ult", "i32", sequence("i32", range(lanes)), at.spread("i32", left))
 

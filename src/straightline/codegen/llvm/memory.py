@@ -205,8 +205,8 @@ def _one_for_some(
     at = ctx.scopes.at(depth, lanes)
     asked = [some for some in _masks(ctx, at, ctx.vector, mask) if some is not None]
     some = asked[0]
-    for mask in asked[1:]:
-        some = at.binary("or", "i1", some, mask)
+    for other in asked[1:]:
+        some = at.binary("or", "i1", some, other)
     name = f"llvm.vector.reduce.or.v{lanes}i1"
     at.declare(f"i1 @{name}(<{lanes} x i1>)")
     anyone = at.do(f"call i1 @{name}(<{lanes} x i1> {some})")

@@ -219,7 +219,7 @@ def _copies(loop: Loop, lanes: int, target: Target, ranged: bool) -> tuple[Copy,
     whole = Copy(lanes, count)
     if exact and most is not None and most % whole.step == 0:
         return (whole,)
-    rest = (Copy(lanes, 1, masked=True),) if masked else (ONE_AT_A_TIME,)
+    rest: tuple[Copy, ...] = (Copy(lanes, 1, masked=True),) if masked else (ONE_AT_A_TIME,)
     if not masked and count > 1:
         rest = (Copy(lanes, 1), *rest)
     if most is not None and most < whole.step:

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -87,7 +87,7 @@ def splat(base: str, constant: str, lanes: int) -> str:
     return constant if lanes == 1 else f"splat ({base} {constant})"
 
 
-def sequence(base: str, numbers: Iterator[int] | range) -> str:
+def sequence(base: str, numbers: Iterable[int]) -> str:
     return "<" + ", ".join(f"{base} {i}" for i in numbers) + ">"
 
 
