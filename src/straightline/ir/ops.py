@@ -87,6 +87,7 @@ OPERATIONS: Mapping[str, Operation] = _table(
     Operation("round", 1, _F),
     Operation("copysign", 2, _F),
     Operation("nextafter", 2, _F, cost=4),
+    Operation("ldexp", 2, _F, cost=2),  # x * 2**n, rounded once; n is a whole float
     # Integers; `quotient` and `remainder` truncate as in C, `floordiv` and `mod` round down.
     Operation("quotient", 2, _I, cost=20),
     Operation("remainder", 2, _I, cost=20),
