@@ -35,6 +35,10 @@ class Program:
     target: Target
     _engine: Any = field(repr=False)
 
+    def __post_init__(self) -> None:
+        # Left to the garbage collector the context could go before the engine that needs it.
+        weakref.finalize(self, self._engine.close).atexit = False
+
     def address(self, name: str) -> int:
         """Where the machine code of a kernel begins. It is there as long as the program."""
         address: int = self._engine.get_function_address(name)
