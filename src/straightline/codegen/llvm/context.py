@@ -14,13 +14,13 @@ from straightline.ir.nodes import Fold, Kernel
 class Vector:
     """The loop that runs several positions at a time: `count` vectors of `lanes` each.
 
-    `active` are the lanes that stand for a position; None where all do.
+    `active` are in each part the lanes that stand for a position; None where all do.
     """
 
     axis: Axis
     lanes: int
     count: int
-    active: str | None = None
+    active: tuple[str | None, ...]
 
 
 @dataclass
@@ -39,6 +39,7 @@ class Context:
     written: frozenset[str]
     axes: dict[Axis, Value] = field(default_factory=dict)
     vector: Vector | None = None
+    straight: dict[Axis, Vector] = field(default_factory=dict)
     inside: bool = False  # of a loop that is done in vectors, if in its tail one position at a time
     folds: dict[Fold, Running] = field(default_factory=dict)
 

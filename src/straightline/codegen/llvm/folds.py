@@ -45,16 +45,15 @@ def accumulate(ctx: Context, st: Accumulate) -> None:
     left = tuple(nodes.Running(fold, k) for k in range(len(fold.dtypes)))
     new = [value(ctx, expr) for expr in _taken(ctx, fold, left, st.values)]
     results = [ctx.scopes.spread(each, lanes, count) for each in new]
+    at = ctx.scopes.here(lanes)
     masks = _masks(ctx, st.mask)
-    if masks is not None:
-        at = ctx.scopes.here(lanes)
-        results = [
-            tuple(
-                at.select(mask, register(dtype), taken_in, kept)
-                for mask, taken_in, kept in zip(masks, after, before, strict=True)
-            )
-            for dtype, after, before in zip(fold.dtypes, results, old, strict=True)
-        ]
+    results = [
+        tuple(
+            taken_in if mask is None else at.select(mask, register(dtype), taken_in, kept)
+            for mask, taken_in, kept in zip(masks, after, before, strict=True)
+        )
+        for dtype, after, before in zip(fold.dtypes, results, old, strict=True)
+    ]
     ctx.scopes.forget(fold)
     for k, (dtype, parts) in enumerate(zip(fold.dtypes, results, strict=True)):
         slot[k][:count] = parts
@@ -77,16 +76,18 @@ def _taken(
             return taken(fold.combine, left, values)
 
 
-def _masks(ctx: Context, mask: Expr | None) -> tuple[str, ...] | None:
+def _masks(ctx: Context, mask: Expr | None) -> tuple[str | None, ...]:
+    """The lanes that take part, for each part; None where all do."""
     lanes, count = ctx.shape
-    active = ctx.vector.active if ctx.vector else None
+    active = ctx.vector.active if ctx.vector else (None,)
     if mask is None:
-        return None if active is None else (active,) * count
+        return active
     names = ctx.scopes.spread(value(ctx, mask), lanes, count)
-    if active is None:
-        return names
     at = ctx.scopes.here(lanes)
-    return tuple(at.binary("and", "i1", name, active) for name in names)
+    return tuple(
+        name if some is None else at.binary("and", "i1", name, some)
+        for name, some in zip(names, active, strict=True)
+    )
 
 
 def _bind(
