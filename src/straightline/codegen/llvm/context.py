@@ -25,9 +25,12 @@ class Vector:
 
 @dataclass
 class Running:
-    """A fold under way: for each number of lanes its components, each with its parts."""
+    """A fold under way: for each number of lanes its components, each with its parts.
 
-    depth: int
+    `loops` is how many loops it was declared in.
+    """
+
+    loops: int
     slots: dict[int, list[list[str]]]
 
 
@@ -38,6 +41,7 @@ class Context:
     scopes: Scopes
     written: frozenset[str]
     axes: dict[Axis, Value] = field(default_factory=dict)
+    loops: list[Axis] = field(default_factory=list)
     vector: Vector | None = None
     straight: dict[Axis, Vector] = field(default_factory=dict)
     inside: bool = False  # of a loop that is done in vectors, if in its tail one position at a time

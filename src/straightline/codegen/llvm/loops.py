@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from straightline.codegen.llvm import indices, values
 from straightline.codegen.llvm.context import Context, Vector
-from straightline.codegen.llvm.folds import identities
+from straightline.codegen.llvm.folds import identities, sums_floats
 from straightline.codegen.llvm.plan import ONE_AT_A_TIME, Copy
 from straightline.codegen.llvm.scopes import Value
 from straightline.codegen.llvm.text import At, Lines, integer, register, sequence
@@ -54,6 +54,12 @@ class Slot:
 
 def loop(ctx: Context, st: Loop, run: Statements, given: tuple[str, str] | None = None) -> None:
     """All positions of a loop, or those from and to below the `given` ones."""
+    ctx.loops.append(st.axis)
+    _loop(ctx, st, run, given)
+    ctx.loops.pop()
+
+
+def _loop(ctx: Context, st: Loop, run: Statements, given: tuple[str, str] | None) -> None:
     extent = st.axis.extent
     values.prepare(ctx, extent)
     count = indices.number(ctx, extent)
@@ -159,7 +165,7 @@ def _copy(
         ctx.scopes.close()
 
     slots = _slots_of_copy(ctx, st, copy)
-    sums = [] if copy.masked else [slot for slot in slots if _cascades(ctx, slot.fold)]
+    sums = [] if copy.masked else [slot for slot in slots if sums_floats(ctx, slot.fold)]
     counted = _Counted(ctx, step, slots, sums, trips)
     levels = _levels(ctx, st, copy, trips) if sums else 0
     after = counted.run(out, start, limit, trips is not None, levels, body)
@@ -216,10 +222,6 @@ def _leave(ctx: Context, axis: Axis) -> None:
 # -- sums ------------------------------------------------------------------------------------------
 
 
-def _cascades(ctx: Context, fold: Fold) -> bool:
-    return fold.combine == "sum" and fold.dtypes[0].is_float and fold not in ctx.plan.running
-
-
 def _levels(ctx: Context, st: Loop, copy: Copy, trips: int | None) -> int:
     """How often blocks are made of blocks."""
     most = trips
@@ -267,7 +269,7 @@ class _Counted:
         before = []
         for slot in self.sums:
             before.append(slot.read(self.ctx))
-            fresh = identities(slot.fold, slot.lanes, slot.count)
+            fresh = identities(self.ctx, slot.fold, slot.lanes, slot.count)
             slot.write(self.ctx, [name for parts in fresh for name in parts])
         return before
 
