@@ -34,24 +34,34 @@ def combined(combine: str, left: Values, right: Values) -> Values:
             raise ValueError(f"no combine {combine!r}")
 
 
-def taken(combine: str, left: Values, values: Values) -> Values:
-    """What `left` comes to with one more value, as an `Accumulate` gives it."""
+def taken(combine: str, left: Values, values: Values, rising: bool) -> Values:
+    """What `left` comes to with one more value, as an `Accumulate` gives it; `rising`: positions
+    come in order.
+    """
     if combine == "logsumexp":
         return _log_sum(left, (values[0], Const(values[0].dtype, 1.0)))
+    if combine in ("argmin", "argmax") and rising:
+        # A later position is lower than none at all, with which the fold starts.
+        takes = op("or", _better(combine, left[0], values[0]), op("lt", values[1], left[1]))
+        return tuple(op("select", takes, b, a) for a, b in zip(left, values, strict=True))
     return combined(combine, left, values)
 
 
 def _first(combine: str, left: Values, right: Values) -> Values:
     """The better of two, the one with the lower position where they are alike."""
     (a, at), (b, other) = left, right
-    better = op("lt" if combine == "argmin" else "gt", b, a)
-    alike = op("eq", a, b)
-    if a.dtype.is_float:
-        left_nan, right_nan = op("ne", a, a), op("ne", b, b)
-        better = op("or", better, op("and", right_nan, op("not", left_nan)))
-        alike = op("or", alike, op("and", left_nan, right_nan))
-    takes = op("or", better, op("and", alike, op("lt", other, at)))
+    later = _better(combine, a, b)
+    alike = op("not", op("or", later, _better(combine, b, a)))
+    takes = op("or", later, op("and", alike, op("lt", other, at)))
     return op("select", takes, b, a), op("select", takes, other, at)
+
+
+def _better(combine: str, a: Expr, b: Expr) -> Expr:
+    """Whether `b` is better than `a`; NaN is the best."""
+    if not a.dtype.is_float:
+        return op("lt" if combine == "argmin" else "gt", b, a)
+    not_worse = op("not", op("ge" if combine == "argmin" else "le", b, a))
+    return op("and", not_worse, op("eq", a, a))
 
 
 def _log_sum(left: Values, right: Values) -> Values:

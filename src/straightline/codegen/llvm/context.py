@@ -14,20 +14,23 @@ from straightline.ir.nodes import Fold, Kernel
 class Vector:
     """The loop that runs several positions at a time: `count` vectors of `lanes` each.
 
-    `active` are the lanes that stand for a position; None where all do.
+    `active` are in each part the lanes that stand for a position; None where all do.
     """
 
     axis: Axis
     lanes: int
     count: int
-    active: str | None = None
+    active: tuple[str | None, ...]
 
 
 @dataclass
 class Running:
-    """A fold under way: for each number of lanes its components, each with its parts."""
+    """A fold under way: for each number of lanes its components, each with its parts.
 
-    depth: int
+    `loops` is how many loops it was declared in.
+    """
+
+    loops: int
     slots: dict[int, list[list[str]]]
 
 
@@ -38,7 +41,9 @@ class Context:
     scopes: Scopes
     written: frozenset[str]
     axes: dict[Axis, Value] = field(default_factory=dict)
+    loops: list[Axis] = field(default_factory=list)
     vector: Vector | None = None
+    straight: dict[Axis, Vector] = field(default_factory=dict)
     inside: bool = False  # of a loop that is done in vectors, if in its tail one position at a time
     folds: dict[Fold, Running] = field(default_factory=dict)
 

@@ -9,6 +9,8 @@ PARALLEL or VECTOR loop. It returns the status: 0, or the code of the check that
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import reduce
 
 from straightline.codegen.llvm import folds, memory
 from straightline.codegen.llvm.context import Context
@@ -27,6 +29,7 @@ from straightline.ir.nodes import (
     Fold,
     How,
     Kernel,
+    Load,
     Loop,
     Statement,
     Store,
@@ -106,27 +109,38 @@ def statements(ctx: Context, body: tuple[Statement, ...]) -> None:
                 where = None if mask is None else value(ctx, mask)
                 prepare(ctx, *coords)
                 memory.store(ctx, buffer, coords, made, where)
+                if mask is None:
+                    _forward(ctx, st, made)
             case Check(condition, code):
                 _check(ctx, value(ctx, condition), code)
         for fold in [fold for fold, end in last.items() if end == at]:
             folds.finish(ctx, fold)
 
 
+def _forward(ctx: Context, st: Store, value: Value) -> None:
+    """What was stored needs no load, until something else is."""
+    changing = {st.buffer.name, ctx.vector.axis} if ctx.vector else {st.buffer.name}
+    known = replace(value, depth=ctx.scopes.depth, tags=value.tags | changing)
+    ctx.scopes.remember(Load(st.buffer, st.coords), known)
+
+
 def _check(ctx: Context, condition: Value, code: int) -> None:
     """What comes below must not be moved above it, also not out of the loop."""
     scalar = ctx.scopes.here()
-    name = condition.parts[0]
     if condition.lanes > 1:
         assert ctx.vector is not None
         at = ctx.scopes.here(condition.lanes)
-        for part in condition.parts[1:]:
-            name = at.binary("and", "i1", name, part)
-        if ctx.vector.active is not None:
-            idle = at.binary("xor", "i1", ctx.vector.active, at.const("i1", "true"))
-            name = at.binary("or", "i1", name, idle)
+        true = at.const("i1", "true")
+        met = [
+            part if active is None else at.select(active, "i1", part, true)
+            for part, active in zip(condition.parts, ctx.vector.active, strict=True)
+        ]
+        name = reduce(lambda a, b: at.binary("and", "i1", a, b), met)
         called = f"llvm.vector.reduce.and.v{at.lanes}i1"
         at.declare(f"i1 @{called}(<{at.lanes} x i1>)")
         name = at.do(f"call i1 @{called}(<{at.lanes} x i1> {name})")
+    else:
+        name = condition.name
     holds, fails = scalar.function.label("holds"), scalar.function.label("fails")
     scalar.perform(f"br i1 {name}, label %{holds}, label %{fails}")
     scalar.lines.extend((f"{fails}:", f"  ret i64 {code}", f"{holds}:"))

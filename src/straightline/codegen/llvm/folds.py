@@ -8,6 +8,7 @@ from straightline.codegen.llvm.plan import Slots
 from straightline.codegen.llvm.scopes import Value
 from straightline.codegen.llvm.text import At, number, register, sequence, splat
 from straightline.codegen.llvm.values import value
+from straightline.ir import index as ix
 from straightline.ir import nodes
 from straightline.ir.dtypes import DType
 from straightline.ir.nodes import Accumulate, Expr, Fold, Folded, Op, op
@@ -20,17 +21,28 @@ def declare(ctx: Context, fold: Fold, slots: Slots) -> None:
     for _, lanes, count in slots or {(fold, *ctx.shape)}:
         counts[lanes] = max(count, counts.get(lanes, 0))
     ctx.folds[fold] = Running(
-        ctx.scopes.depth,
-        {lanes: identities(fold, lanes, count) for lanes, count in sorted(counts.items())},
+        len(ctx.loops),
+        {lanes: identities(ctx, fold, lanes, count) for lanes, count in sorted(counts.items())},
     )
 
 
-def identities(fold: Fold, lanes: int, count: int) -> list[list[str]]:
+def identities(ctx: Context, fold: Fold, lanes: int, count: int) -> list[list[str]]:
     return [
-        [splat(register(dtype), number(dtype, identity(fold.combine, fold.dtypes[0], k)), lanes)]
-        * count
+        [splat(register(dtype), number(dtype, _start(ctx, fold, k)), lanes)] * count
         for k, dtype in enumerate(fold.dtypes)
     ]
+
+
+def sums_floats(ctx: Context, fold: Fold) -> bool:
+    """Whether it is a sum that may be taken in any order."""
+    return fold.combine == "sum" and fold.dtypes[0].is_float and fold not in ctx.plan.running
+
+
+def _start(ctx: Context, fold: Fold, component: int) -> bool | int | float:
+    """Negative zero and a number come to that number: the first addition costs nothing. At the end
+    zero is added, which is the identity proper.
+    """
+    return -0.0 if sums_floats(ctx, fold) else identity(fold.combine, fold.dtypes[0], component)
 
 
 def accumulate(ctx: Context, st: Accumulate) -> None:
@@ -45,16 +57,15 @@ def accumulate(ctx: Context, st: Accumulate) -> None:
     left = tuple(nodes.Running(fold, k) for k in range(len(fold.dtypes)))
     new = [value(ctx, expr) for expr in _taken(ctx, fold, left, st.values)]
     results = [ctx.scopes.spread(each, lanes, count) for each in new]
+    at = ctx.scopes.here(lanes)
     masks = _masks(ctx, st.mask)
-    if masks is not None:
-        at = ctx.scopes.here(lanes)
-        results = [
-            tuple(
-                at.select(mask, register(dtype), taken_in, kept)
-                for mask, taken_in, kept in zip(masks, after, before, strict=True)
-            )
-            for dtype, after, before in zip(fold.dtypes, results, old, strict=True)
-        ]
+    results = [
+        tuple(
+            taken_in if mask is None else at.select(mask, register(dtype), taken_in, kept)
+            for mask, taken_in, kept in zip(masks, after, before, strict=True)
+        )
+        for dtype, after, before in zip(fold.dtypes, results, old, strict=True)
+    ]
     ctx.scopes.forget(fold)
     for k, (dtype, parts) in enumerate(zip(fold.dtypes, results, strict=True)):
         slot[k][:count] = parts
@@ -67,26 +78,35 @@ def _taken(
     """A product goes into a sum of floats by a fused multiply-add."""
     match values:
         case (Op("mul", dtype, (a, b)),) if (
-            fold.combine == "sum"
-            and dtype.is_float
-            and ctx.scopes.function.target.fma
-            and fold not in ctx.plan.running
+            sums_floats(ctx, fold) and dtype.is_float and ctx.scopes.function.target.fma
         ):
             return (op("fma", a, b, left[0]),)
         case _:
-            return taken(fold.combine, left, values)
+            return taken(fold.combine, left, values, _rises(ctx, fold, values))
 
 
-def _masks(ctx: Context, mask: Expr | None) -> tuple[str, ...] | None:
+def _rises(ctx: Context, fold: Fold, values: tuple[Expr, ...]) -> bool:
+    """Whether the fold sees positions in order: it runs in one loop, and they grow in it."""
+    match values:
+        case (_, nodes.Position(index)):
+            around = ctx.loops[ctx.folds[fold].loops :]
+            return len(around) == 1 and ix.at_least(ix.slope(index, around[0]) or -1, 0)
+        case _:
+            return False
+
+
+def _masks(ctx: Context, mask: Expr | None) -> tuple[str | None, ...]:
+    """The lanes that take part, for each part; None where all do."""
     lanes, count = ctx.shape
-    active = ctx.vector.active if ctx.vector else None
+    active = ctx.vector.active if ctx.vector else (None,)
     if mask is None:
-        return None if active is None else (active,) * count
+        return active
     names = ctx.scopes.spread(value(ctx, mask), lanes, count)
-    if active is None:
-        return names
     at = ctx.scopes.here(lanes)
-    return tuple(at.binary("and", "i1", name, active) for name in names)
+    return tuple(
+        name if some is None else at.binary("and", "i1", name, some)
+        for name, some in zip(names, active, strict=True)
+    )
 
 
 def _bind(
@@ -114,6 +134,10 @@ def finish(ctx: Context, fold: Fold) -> None:
             total = one if total is None else _merged(ctx, fold, total, one, 1)
         assert total is not None
         results = [(name,) for name in total]
+    if sums_floats(ctx, fold):
+        at, base = ctx.scopes.here(own), register(fold.dtypes[0])
+        zero = at.const(base, number(fold.dtypes[0], 0))
+        results = [tuple(at.binary("fadd", base, part, zero) for part in results[0])]
     for k, (dtype, parts) in enumerate(zip(fold.dtypes, results, strict=True)):
         ctx.scopes.remember(Folded(fold, k), Value(dtype, own, parts, ctx.scopes.depth))
 

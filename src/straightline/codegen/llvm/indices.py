@@ -113,7 +113,7 @@ def _axis(ctx: Context, axis: Axis, first: bool) -> Value:
             at.binary("add", "i64", start, sequence("i64", range(begin, begin + vector.lanes)))
             for begin in range(0, vector.count * vector.lanes, vector.lanes)
         )
-        value = Value(i64, vector.lanes, parts, position.depth)
+        value = Value(i64, vector.lanes, parts, position.depth, position.tags)
         found = ctx.scopes.remember(key, value)
     return found
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from straightline.codegen.llvm import indices, values
 from straightline.codegen.llvm.context import Context, Vector
-from straightline.codegen.llvm.folds import identities
+from straightline.codegen.llvm.folds import identities, sums_floats
 from straightline.codegen.llvm.plan import ONE_AT_A_TIME, Copy
 from straightline.codegen.llvm.scopes import Value
-from straightline.codegen.llvm.text import At, Lines, integer, register, sequence, vector
+from straightline.codegen.llvm.text import At, Lines, integer, register, sequence
+from straightline.codegen.llvm.text import vector as vector_type
 from straightline.ir import index as ix
 from straightline.ir.dtypes import i64
+from straightline.ir.index import Axis
 from straightline.ir.nodes import Fold, Loop, Statement
 
 Statements = Callable[[Context, tuple[Statement, ...]], None]
@@ -44,7 +46,7 @@ class Slot:
     @property
     def kinds(self) -> list[str]:
         return [
-            vector(register(dtype), self.lanes)
+            vector_type(register(dtype), self.lanes)
             for dtype in self.fold.dtypes
             for _ in range(self.count)
         ]
@@ -52,6 +54,12 @@ class Slot:
 
 def loop(ctx: Context, st: Loop, run: Statements, given: tuple[str, str] | None = None) -> None:
     """All positions of a loop, or those from and to below the `given` ones."""
+    ctx.loops.append(st.axis)
+    _loop(ctx, st, run, given)
+    ctx.loops.pop()
+
+
+def _loop(ctx: Context, st: Loop, run: Statements, given: tuple[str, str] | None) -> None:
     extent = st.axis.extent
     values.prepare(ctx, extent)
     count = indices.number(ctx, extent)
@@ -60,6 +68,11 @@ def loop(ctx: Context, st: Loop, run: Statements, given: tuple[str, str] | None 
     start, end = given or ("0", count.name)
     sure = given is None and ix.at_least(extent, 1)
 
+    copies = ctx.plan.copies_of(st, ctx.inside)
+    if copies[0].straight:
+        _straight(ctx, st, copies[0], run)
+        return
+    _leave(ctx, st.axis)
     around = ctx.scopes.chain[-1]
     outer = around.lines
     before: Lines = []
@@ -68,7 +81,6 @@ def loop(ctx: Context, st: Loop, run: Statements, given: tuple[str, str] | None 
     outer += [before, rest]
     around.lines = before
     at = At(ctx.scopes.function, rest, 1)
-    copies = ctx.plan.copies_of(st, ctx.inside)
     slots = _slots(ctx, st, copies)
     initial = [slot.read(ctx) for slot in slots]
     if not sure:
@@ -144,41 +156,70 @@ def _copy(
         saved = ctx.vector, ctx.inside
         ctx.inside = ctx.inside or ctx.plan.in_vectors(st)
         if copy != ONE_AT_A_TIME:
-            active = _active(ctx, copy, position, end) if copy.masked else None
+            active = (
+                _active(ctx, position, end, copy.lanes) if copy.masked else (None,) * copy.count
+            )
             ctx.vector = Vector(st.axis, copy.lanes, copy.count, active)
         run(ctx, st.body)
         ctx.vector, ctx.inside = saved
         ctx.scopes.close()
 
     slots = _slots_of_copy(ctx, st, copy)
-    sums = [] if copy.masked else [slot for slot in slots if _cascades(ctx, slot.fold)]
+    sums = [] if copy.masked else [slot for slot in slots if sums_floats(ctx, slot.fold)]
     counted = _Counted(ctx, step, slots, sums, trips)
     levels = _levels(ctx, st, copy, trips) if sums else 0
     after = counted.run(out, start, limit, trips is not None, levels, body)
     return after if trips is None or first is None else str(first + trips * step)
 
 
-def _active(ctx: Context, copy: Copy, position: str, end: str) -> str:
-    """The lanes that stand for positions before the end."""
-    at = ctx.scopes.here(copy.lanes)
+def _active(ctx: Context, position: str, end: str, lanes: int) -> tuple[str | None, ...]:
+    """The lanes of the only part that stand for positions before the end."""
+    at = ctx.scopes.here(lanes)
     scalar = at.over(1)
-    lanes = copy.lanes
     left = scalar.binary("sub", "i64", end, position)
     left = scalar.call("llvm.umin", "i64", left, str(lanes))
     if ctx.scopes.function.target.masked == 1 and lanes < 64:
         bits = scalar.binary("shl", "i64", "1", left)
         bits = scalar.binary("sub", "i64", bits, "1")
         few = scalar.convert("trunc", "i64", bits, f"i{lanes}")
-        return scalar.do(f"bitcast i{lanes} {few} to <{lanes} x i1>")
+        return (scalar.do(f"bitcast i{lanes} {few} to <{lanes} x i1>"),)
     left = scalar.convert("trunc", "i64", left, "i32")
-    return at.compare("icmp ult", "i32", sequence("i32", range(lanes)), at.spread("i32", left))
+    numbers = sequence("i32", range(lanes))
+    return (at.compare("icmp ult", "i32", numbers, at.spread("i32", left)),)
+
+
+# -- loops of few vectors --------------------------------------------------------------------------
+
+
+def _straight(ctx: Context, st: Loop, copy: Copy, run: Statements) -> None:
+    """The vectors of a whole loop, where it stands.
+
+    What is made for a position is known as long as the axis is only met in the same shape.
+    """
+    axis = st.axis
+    active: list[str | None] = [None] * copy.count
+    over = copy.step - axis.extent.constant
+    if over:
+        present = (str(lane < copy.lanes - over).lower() for lane in range(copy.lanes))
+        active[-1] = "<" + ", ".join(f"i1 {there}" for there in present) + ">"
+    vector = Vector(axis, copy.lanes, copy.count, tuple(active))
+    if ctx.straight.get(axis) != vector:
+        _leave(ctx, axis)
+        ctx.straight[axis] = vector
+    ctx.axes[axis] = Value(i64, 1, ("0",), 0, frozenset({axis}))
+    saved = ctx.vector, ctx.inside
+    ctx.vector, ctx.inside = vector, True
+    run(ctx, st.body)
+    ctx.vector, ctx.inside = saved
+
+
+def _leave(ctx: Context, axis: Axis) -> None:
+    """What is known of positions of the axis does not hold for those that come."""
+    if ctx.straight.pop(axis, None) is not None:
+        ctx.scopes.forget(axis)
 
 
 # -- sums ------------------------------------------------------------------------------------------
-
-
-def _cascades(ctx: Context, fold: Fold) -> bool:
-    return fold.combine == "sum" and fold.dtypes[0].is_float and fold not in ctx.plan.running
 
 
 def _levels(ctx: Context, st: Loop, copy: Copy, trips: int | None) -> int:
@@ -228,7 +269,7 @@ class _Counted:
         before = []
         for slot in self.sums:
             before.append(slot.read(self.ctx))
-            fresh = identities(slot.fold, slot.lanes, slot.count)
+            fresh = identities(self.ctx, slot.fold, slot.lanes, slot.count)
             slot.write(self.ctx, [name for parts in fresh for name in parts])
         return before
 

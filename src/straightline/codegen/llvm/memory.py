@@ -6,10 +6,10 @@ from collections.abc import Hashable
 
 from straightline.codegen.llvm.context import Context, Vector
 from straightline.codegen.llvm.indices import number, slope, term_depth
-from straightline.codegen.llvm.scopes import Value
+from straightline.codegen.llvm.scopes import Value, constant
 from straightline.codegen.llvm.text import At, memory, register, sequence, suffix
 from straightline.ir import index as ix
-from straightline.ir.dtypes import DType, b1
+from straightline.ir.dtypes import DType, b1, i64
 from straightline.ir.index import Index
 from straightline.ir.nodes import Buffer, Load
 
@@ -24,37 +24,39 @@ def load(ctx: Context, expr: Load, mask: Value | None) -> Value:
     dtype = buffer.dtype
     step = slope(ctx, flat)
     tags: frozenset[Hashable] = frozenset({buffer.name}) & ctx.written
-    least = ctx.scopes.depth if tags else ctx.scopes.barrier()
+    least = ctx.scopes.depth if buffer.name in ctx.written else ctx.scopes.barrier()
     if mask is not None:
         least, tags = max(least, mask.depth), tags | mask.tags
     vector = ctx.vector
     if vector is None or step is ix.ZERO:
-        pointer, depth = _pointer(ctx, buffer, flat, first=False)
-        least = max(least, depth)
+        pointer = _pointer(ctx, buffer, flat, first=False)
+        least, tags = max(least, pointer.depth), tags | pointer.tags
         if mask is None or mask.lanes == 1:
-            name = _one(ctx.scopes.at(least), dtype, pointer, mask.name if mask else None)
+            where = mask.name if mask else None
+            name = _one(ctx.scopes.at(least), dtype, pointer.name, where)
             return Value(dtype, 1, (name,), least, tags)
-        return _one_for_some(ctx, dtype, pointer, mask, least, tags)
-    least = max(least, ctx.axes[vector.axis].depth)
+        return _one_for_some(ctx, dtype, pointer.name, mask, least, tags)
+    position = ctx.axes[vector.axis]
+    least, tags = max(least, position.depth), tags | position.tags
     if step in (ix.ONE, ix.index(-1)):
         forward = step is ix.ONE
-        pointer, depth = _pointer(ctx, buffer, flat, first=True)
-        least = max(least, depth)
+        pointer = _pointer(ctx, buffer, flat, first=True)
+        least, tags = max(least, pointer.depth), tags | pointer.tags
         at = ctx.scopes.at(least, vector.lanes)
         masks = _masks(ctx, at, vector, mask)
         starts = [_start(forward, part, vector) for part in range(vector.count)]
         parts = tuple(
-            _row(at, dtype, _moved(at, dtype, pointer, start), some, forward)
+            _row(at, dtype, _moved(at, dtype, pointer.name, start), some, forward)
             for start, some in zip(starts, masks, strict=True)
         )
     else:
-        pointer, distances, depth = _apart(ctx, buffer, flat, step, vector)
-        least = max(least, depth)
+        pointer, far = _apart(ctx, buffer, flat, step, vector)
+        least, tags = max(least, pointer.depth, far.depth), tags | pointer.tags | far.tags
         at = ctx.scopes.at(least, vector.lanes)
         masks = _masks(ctx, at, vector, mask)
         parts = tuple(
-            _gathered(at, dtype, _each(at, dtype, pointer, distance), some)
-            for distance, some in zip(distances, masks, strict=True)
+            _gathered(at, dtype, _each(at, dtype, pointer.name, distance), some)
+            for distance, some in zip(far.parts, masks, strict=True)
         )
     return Value(dtype, vector.lanes, parts, least, tags)
 
@@ -65,8 +67,8 @@ def store(
     flat = offset(buffer, coords)
     dtype, vector = buffer.dtype, ctx.vector
     if vector is None:
-        pointer, _ = _pointer(ctx, buffer, flat, first=False)
-        _put_one(ctx.scopes.here(), dtype, pointer, value.name, mask.name if mask else None)
+        pointer = _pointer(ctx, buffer, flat, first=False)
+        _put_one(ctx.scopes.here(), dtype, pointer.name, value.name, mask.name if mask else None)
     else:
         step = slope(ctx, flat)
         at = ctx.scopes.here(vector.lanes)
@@ -74,32 +76,33 @@ def store(
         values = ctx.scopes.spread(value, vector.lanes, vector.count)
         if step in (ix.ONE, ix.index(-1)):
             forward = step is ix.ONE
-            pointer, _ = _pointer(ctx, buffer, flat, first=True)
+            pointer = _pointer(ctx, buffer, flat, first=True)
             for u, name in enumerate(values):
-                place = _moved(at, dtype, pointer, _start(forward, u, vector))
+                place = _moved(at, dtype, pointer.name, _start(forward, u, vector))
                 _put_row(at, dtype, place, name, masks[u], forward)
         else:
-            pointer, distances, _ = _apart(ctx, buffer, flat, step, vector)
-            for distance, name, some in zip(distances, values, masks, strict=True):
-                _scatter(at, dtype, _each(at, dtype, pointer, distance), name, some)
+            pointer, far = _apart(ctx, buffer, flat, step, vector)
+            for distance, name, some in zip(far.parts, values, masks, strict=True):
+                _scatter(at, dtype, _each(at, dtype, pointer.name, distance), name, some)
     ctx.scopes.forget(buffer.name)
 
 
 def _masks(ctx: Context, at: At, vector: Vector, mask: Value | None) -> tuple[str | None, ...]:
     """The lanes that touch memory, for each part; None where all do."""
     if mask is None:
-        return (vector.active,) * vector.count
+        return vector.active
     names = ctx.scopes.spread(mask, vector.lanes, vector.count)
-    if vector.active is None:
-        return names
-    return tuple(at.binary("and", "i1", name, vector.active) for name in names)
+    return tuple(
+        name if active is None else at.binary("and", "i1", name, active)
+        for name, active in zip(names, vector.active, strict=True)
+    )
 
 
 # -- addresses -------------------------------------------------------------------------------------
 
 
-def _pointer(ctx: Context, buffer: Buffer, flat: Index, first: bool) -> tuple[str, int]:
-    """The address of an element, and the depth at which it is known; `first`: the first lane's.
+def _pointer(ctx: Context, buffer: Buffer, flat: Index, first: bool) -> Value:
+    """The address of an element; `first`: of the first lane's.
 
     It is summed from the outermost loop inward, so that each adds to what is known outside.
     """
@@ -111,17 +114,20 @@ def _pointer(ctx: Context, buffer: Buffer, flat: Index, first: bool) -> tuple[st
     for depth in sorted(by_depth):
         part = Index(tuple(by_depth[depth]), 0)
         so_far = ix.add(so_far, part)
-        key = ("pointer", buffer.name, so_far, first)
-        known = ctx.scopes.known(key)
-        if known is None:
-            at = ctx.scopes.at(depth)
-            name = _step(at, buffer.dtype, found.name, number(ctx, part, first).name)
-            known = ctx.scopes.remember(key, Value(buffer.dtype, 1, (name,), depth))
-        found = known
+        found = _behind(ctx, found, number(ctx, part, first), (buffer.name, so_far, first))
     if not flat.constant:
-        return found.name, found.depth
-    at = ctx.scopes.at(found.depth)
-    return _step(at, buffer.dtype, found.name, str(flat.constant)), found.depth
+        return found
+    return _behind(ctx, found, constant(i64, flat.constant), (buffer.name, flat, first))
+
+
+def _behind(ctx: Context, pointer: Value, elements: Value, key: Hashable) -> Value:
+    known = ctx.scopes.known(key)
+    if known is not None:
+        return known
+    depth = max(pointer.depth, elements.depth)
+    name = _step(ctx.scopes.at(depth), pointer.dtype, pointer.name, elements.name)
+    tags = pointer.tags | elements.tags
+    return ctx.scopes.remember(key, Value(pointer.dtype, 1, (name,), depth, tags))
 
 
 def _base(ctx: Context, buffer: Buffer) -> Value:
@@ -149,23 +155,20 @@ def _moved(at: At, dtype: DType, pointer: str, elements: int) -> str:
 
 def _apart(
     ctx: Context, buffer: Buffer, flat: Index, step: Index | None, vector: Vector
-) -> tuple[str, tuple[str, ...], int]:
-    """An address, how many elements behind it each lane's lies, and the depth both are known at."""
+) -> tuple[Value, Value]:
+    """An address, and how many elements behind it each lane's lies."""
     lanes = vector.lanes
     if step is not None and step.is_constant:
-        pointer, depth = _pointer(ctx, buffer, flat, first=True)
         starts = range(0, vector.count * lanes, lanes)
         by = step.constant
-        return (
-            pointer,
-            tuple(sequence("i64", [by * lane for lane in range(u, u + lanes)]) for u in starts),
-            depth,
-        )
+        far = tuple(sequence("i64", [by * lane for lane in range(u, u + lanes)]) for u in starts)
+        return _pointer(ctx, buffer, flat, first=True), Value(i64, lanes, far)
     varies = [term for term in flat.terms if number(ctx, Index((term,), 0)).lanes > 1]
     same = tuple(term for term in flat.terms if term not in varies)
-    pointer, depth = _pointer(ctx, buffer, Index(same, flat.constant), first=False)
+    pointer = _pointer(ctx, buffer, Index(same, flat.constant), first=False)
     moving = number(ctx, Index(tuple(varies), 0))
-    return pointer, ctx.scopes.spread(moving, lanes, vector.count), max(depth, moving.depth)
+    parts = ctx.scopes.spread(moving, lanes, vector.count)
+    return pointer, Value(i64, lanes, parts, moving.depth, moving.tags)
 
 
 def _each(at: At, dtype: DType, pointer: str, distance: str) -> str:

@@ -31,17 +31,23 @@ from straightline.ir.ops import OPERATIONS
 # Scratch buffers up to this size together lie on the stack.
 STACK_BYTES = 64 << 10
 _MOST_LANES = 64
+# Loops of few vectors are written out up to this cost: it takes time to compile.
+_STRAIGHT_COST = 320
 
 
 @dataclass(frozen=True)
 class Copy:
     """A loop is written out as copies one behind the other: whole steps of `count` vectors with
     `lanes` each, then what is left of it, `masked` where lanes may stand for no position.
+
+    A `straight` one is the whole loop: its few vectors stand where the loop does, and what is known
+    of them is known to the next loop over the same axis.
     """
 
     lanes: int
     count: int
     masked: bool = False
+    straight: bool = False
 
     @property
     def step(self) -> int:
@@ -212,19 +218,24 @@ def _copies(loop: Loop, lanes: int, target: Target, ranged: bool) -> tuple[Copy,
     most = None if ranged else high
     while lanes > 2 and most is not None and most <= lanes // 2:
         lanes //= 2
+    exact = most is not None and low == most
+    if exact and most and not any(isinstance(st, Loop) for st in loop.body):
+        few = -(-most // lanes)
+        whole = most % lanes == 0
+        if few <= target.registers // 4 and few * cost <= _STRAIGHT_COST and (whole or masked):
+            return (Copy(lanes, few, not whole, straight=True),)
     count = _count(loop, cost, target)
     while count > 1 and most is not None and most < lanes * count:
         count //= 2
-    exact = most is not None and low == most
-    whole = Copy(lanes, count)
-    if exact and most is not None and most % whole.step == 0:
-        return (whole,)
+    steps = Copy(lanes, count)
+    if exact and most is not None and most % steps.step == 0:
+        return (steps,)
     rest: tuple[Copy, ...] = (Copy(lanes, 1, masked=True),) if masked else (ONE_AT_A_TIME,)
     if not masked and count > 1:
         rest = (Copy(lanes, 1), *rest)
-    if most is not None and most < whole.step:
+    if most is not None and most < steps.step:
         return rest
-    return (whole, *rest)
+    return (steps, *rest)
 
 
 def _count(loop: Loop, cost: int, target: Target) -> int:
@@ -232,6 +243,8 @@ def _count(loop: Loop, cost: int, target: Target) -> int:
     declared = {st.fold for st in _all(loop.body) if isinstance(st, Declare)}
     folds = any(isinstance(st, Accumulate) and st.fold not in declared for st in _all(loop.body))
     few = target.registers <= 16
+    if cost <= 4 and any(isinstance(st, Loop) for st in loop.body):
+        return 4 if few else 8  # neighbours in memory are read together
     if cost <= (8 if few else 12) or (folds and cost <= (16 if few else 32)):
         return 4
     return 2 if cost <= (12 if few else 32) else 1
