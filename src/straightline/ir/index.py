@@ -6,6 +6,7 @@ object. Its atoms carry their ranges: simplification needs no context. Division 
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,114 +15,123 @@ from typing import Any, TypeAlias, TypeVar
 
 N = TypeVar("N")
 
+# Where an atom stands in a product: axes come first and sizes last, whatever was made when.
+Order: TypeAlias = tuple[int, str]
+# The lowest and the highest number that something can be; None where that is not known.
+Bounds: TypeAlias = tuple[int | None, int | None]
+
 _lock = threading.Lock()
 _table: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
 
-def intern(node: N, *key: object) -> N:
-    """The one object with this class and key. Interned objects are compared by identity."""
-    with _lock:
-        found: N = _table.setdefault((type(node), *key), node)
+def intern(cls: type[N], key: tuple[object, ...], fields: tuple[object, ...]) -> N:
+    """The one object of this class and key, made with these fields if there is none yet.
+
+    Interned objects are compared by identity.
+    """
+    found: N | None = _table.get((cls, key))
+    if found is None:
+        node = object.__new__(cls)
+        for name, value in zip(cls.__slots__, fields, strict=False):  # type: ignore[attr-defined]
+            object.__setattr__(node, name, value)
+        with _lock:
+            found = _table.setdefault((cls, key), node)
     return found
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Size:
     """A number that the kernel is told when it is called, within `low` and `high`."""
 
     name: str
     low: int = 0
     high: int | None = None
+    order: Order = field(init=False, repr=False)
 
     def __new__(cls, name: str, low: int = 0, high: int | None = None) -> Size:
-        return intern(object.__new__(cls), name, low, high)
+        return intern(cls, (name, low, high), (name, low, high, (4, name)))
 
     def __repr__(self) -> str:
         return self.name
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Axis:
     """The position in a loop: from 0 to below `extent`."""
 
     name: str
     extent: Index
+    order: Order = field(init=False, repr=False)
 
     def __new__(cls, name: str, extent: Index) -> Axis:
-        return intern(object.__new__(cls), name, extent)
+        return intern(cls, (name, extent), (name, extent, (0, name)))
 
     def __repr__(self) -> str:
         return self.name
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Div:
     """`top // bottom`; `bottom` is positive."""
 
     top: Index
     bottom: Index
+    order: Order = field(init=False, repr=False)
 
     def __new__(cls, top: Index, bottom: Index) -> Div:
-        return intern(object.__new__(cls), top, bottom)
+        return intern(cls, (top, bottom), (top, bottom, (2, f"({top} // {bottom})")))
 
     def __repr__(self) -> str:
-        return f"({self.top} // {self.bottom})"
+        return self.order[1]
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Mod:
     """`top % bottom`; `bottom` is positive, and so is the result, or zero."""
 
     top: Index
     bottom: Index
+    order: Order = field(init=False, repr=False)
 
     def __new__(cls, top: Index, bottom: Index) -> Mod:
-        return intern(object.__new__(cls), top, bottom)
+        return intern(cls, (top, bottom), (top, bottom, (3, f"({top} % {bottom})")))
 
     def __repr__(self) -> str:
-        return f"({self.top} % {self.bottom})"
+        return self.order[1]
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Given:
     """A number computed from data: `value` is an expression of type `i64` (see `nodes.Expr`)."""
 
     value: Any
     low: int | None = None
     high: int | None = None
+    order: Order = field(init=False, repr=False)
 
     def __new__(cls, value: Any, low: int | None = None, high: int | None = None) -> Given:
-        return intern(object.__new__(cls), value, low, high)
+        return intern(cls, (value, low, high), (value, low, high, (1, f"<{value}>")))
 
     def __repr__(self) -> str:
-        return f"<{self.value}>"
+        return self.order[1]
 
 
 Atom: TypeAlias = Size | Axis | Div | Mod | Given
 Product: TypeAlias = tuple[Atom, ...]
 
-
-def _order(atom: Atom) -> tuple[int, str]:
-    """Axes come first and sizes last, whatever the order they were made in."""
-    rank = (Axis, Given, Div, Mod, Size).index(type(atom))
-    return rank, repr(atom)
+_order = operator.attrgetter("order")
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Index:
     """`sum(count * product for product, count in terms) + constant`; no count is zero."""
 
     terms: tuple[tuple[Product, int], ...]
     constant: int
-    _bounds: list[tuple[int | None, int | None]] = field(default_factory=list, repr=False)
+    _bounds: list[Bounds] = field(init=False, repr=False)
 
-    def __new__(
-        cls,
-        terms: tuple[tuple[Product, int], ...],
-        constant: int,
-        _bounds: list[tuple[int | None, int | None]] | None = None,
-    ) -> Index:
-        return intern(object.__new__(cls), terms, constant)
+    def __new__(cls, terms: tuple[tuple[Product, int], ...], constant: int) -> Index:
+        return intern(cls, (terms, constant), (terms, constant, []))
 
     def __repr__(self) -> str:
         parts = [_show_term(product, count) for product, count in self.terms]
@@ -137,6 +147,11 @@ class Index:
     def atoms(self) -> frozenset[Atom]:
         """Every atom of it, those inside of divisions too."""
         return frozenset(_atoms(self))
+
+    @property
+    def computed(self) -> tuple[Given, ...]:
+        """The computed numbers in it, in order."""
+        return tuple(dict.fromkeys(a for a in _atoms(self) if isinstance(a, Given)))
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -336,8 +351,6 @@ def _without(product: Product, factors: Product) -> Product | None:
 
 # -- ranges ----------------------------------------------------------------------------------------
 
-Bounds: TypeAlias = tuple[int | None, int | None]
-
 
 def bounds(value: Indexlike) -> Bounds:
     """The lowest and the highest number it can be; None where that is not known."""
@@ -404,6 +417,16 @@ def within(value: Indexlike, bound: Indexlike) -> bool:
     if not at_least(value, 0):
         return False
     return at_least(sub(sub(bound, _highest(value)), 1), 0)
+
+
+def known_less(left: Indexlike, right: Indexlike) -> bool | None:
+    """Whether `left < right`; None where that is not known or not always the same."""
+    difference = sub(right, left)
+    if at_least(difference, 1) or at_least(sub(right, _highest(index(left))), 1):
+        return True
+    if at_least(mul(difference, -1), 0) or at_least(sub(left, _highest(index(right))), 0):
+        return False
+    return None
 
 
 def _highest(value: Index) -> Index:

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from straightline.ir.dtypes import DType, b1, i64
-from straightline.ir.index import Axis, Given, Index, Size, intern
+from straightline.ir.index import Axis, Index, Size, intern
 from straightline.ir.ops import COMBINES, OPERATIONS, SELECT, Result
 
 
@@ -48,11 +48,14 @@ class Buffer:
     def __repr__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 # -- expressions -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Const:
     """A number. Equal means equal bits: zeros of either sign are two, and NaN is itself."""
 
@@ -61,13 +64,13 @@ class Const:
 
     def __new__(cls, dtype: DType, value: bool | int | float) -> Const:
         key = struct.pack("d", value) if isinstance(value, float) else (type(value), value)
-        return intern(object.__new__(cls), dtype, key)
+        return intern(cls, (dtype, key), (dtype, value))
 
     def __repr__(self) -> str:
         return f"{self.value}:{self.dtype}"
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Load:
     """One element. Where `mask` is false memory is not touched, and the value is zero."""
 
@@ -76,24 +79,25 @@ class Load:
     mask: Expr | None = None
 
     def __new__(cls, buffer: Buffer, coords: tuple[Index, ...], mask: Expr | None = None) -> Load:
-        return intern(object.__new__(cls), buffer, coords, mask)
+        return intern(cls, (buffer, coords, mask), (buffer, coords, mask))
 
     @property
     def dtype(self) -> DType:
         return self.buffer.dtype
 
     def __repr__(self) -> str:
-        return f"{self.buffer.name}[{', '.join(map(repr, self.coords))}]"
+        computed = any(coord.computed for coord in self.coords)
+        return f"{self.buffer.name}[{'…' if computed else ', '.join(map(repr, self.coords))}]"
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Position:
     """An index as a value of type `i64`."""
 
     index: Index
 
     def __new__(cls, index: Index) -> Position:
-        return intern(object.__new__(cls), index)
+        return intern(cls, (index,), (index,))
 
     @property
     def dtype(self) -> DType:
@@ -103,7 +107,7 @@ class Position:
         return f"position({self.index})"
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Op:
     """An operation of `ops.OPERATIONS`, or `select`."""
 
@@ -112,10 +116,18 @@ class Op:
     args: tuple[Expr, ...]
 
     def __new__(cls, name: str, dtype: DType, args: tuple[Expr, ...]) -> Op:
-        return intern(object.__new__(cls), name, dtype, args)
+        return intern(cls, (name, dtype, args), (name, dtype, args))
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(map(repr, self.args))})"
+        return _brief(self, 4)
+
+
+def _brief(expr: Expr, depth: int) -> str:
+    """Text of bounded length, however much an expression shares; `text` has the whole of it."""
+    if not isinstance(expr, Op):
+        return repr(expr)
+    args = ", ".join(_brief(arg, depth - 1) for arg in expr.args) if depth else "…"
+    return f"{expr.name}({args})"
 
 
 @dataclass(frozen=True)
@@ -130,7 +142,7 @@ class Fold:
         return self.name
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Folded:
     """Component of a fold that is complete: outside of the loops that it was accumulated in."""
 
@@ -138,7 +150,7 @@ class Folded:
     component: int = 0
 
     def __new__(cls, fold: Fold, component: int = 0) -> Folded:
-        return intern(object.__new__(cls), fold, component)
+        return intern(cls, (fold, component), (fold, component))
 
     @property
     def dtype(self) -> DType:
@@ -148,7 +160,7 @@ class Folded:
         return f"{self.fold}.{self.component}" if len(self.fold.dtypes) > 1 else str(self.fold)
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Running:
     """Component of a fold as far as it has come: behind its `Accumulate`, in the same body."""
 
@@ -156,7 +168,7 @@ class Running:
     component: int = 0
 
     def __new__(cls, fold: Fold, component: int = 0) -> Running:
-        return intern(object.__new__(cls), fold, component)
+        return intern(cls, (fold, component), (fold, component))
 
     @property
     def dtype(self) -> DType:
@@ -322,21 +334,57 @@ def operands(expr: Expr) -> Iterator[Expr]:
         case _:
             pass
     for index in indices(expr):
-        for atom in index.atoms:
-            if isinstance(atom, Given):
-                value: Any = atom.value
-                yield value
+        yield from (number.value for number in index.computed)
 
 
-def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every expression below the roots once, operands before what uses them."""
+def walk(*roots: Expr, skip: Container[Expr] = ()) -> Iterator[Expr]:
+    """Every expression below the roots once, operands before what uses them.
+
+    Those to `skip` are left out, with what is only below them.
+    """
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
         expr, ready = stack.pop()
         if ready:
             yield expr
-        elif expr not in seen:
+        elif expr not in seen and expr not in skip:
             seen.add(expr)
             stack.append((expr, True))
             stack.extend((operand, False) for operand in operands(expr) if operand not in seen)
+
+
+def statements(body: Iterable[Statement]) -> Iterator[Statement]:
+    """Every statement, those inside of loops too, in order."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from statements(statement.body)
+
+
+def statement_indices(statement: Statement) -> tuple[Index, ...]:
+    """The index expressions in a statement itself."""
+    match statement:
+        case Loop(axis):
+            return (axis.extent,)
+        case Store(_, coords):
+            return coords
+        case _:
+            return ()
+
+
+def expressions(statement: Statement) -> tuple[Expr, ...]:
+    """What a statement computes, those in its index expressions too, but for a loop's body."""
+    roots: list[Expr | None] = []
+    match statement:
+        case Accumulate(_, values, mask):
+            roots = [*values, mask]
+        case Store(_, _, value, mask):
+            roots = [value, mask]
+        case Check(condition):
+            roots = [condition]
+        case _:
+            pass
+    for index in statement_indices(statement):
+        roots += [number.value for number in index.computed]
+    return tuple(root for root in roots if root is not None)
