@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch._functorch.aot_autograd import aot_function
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from straightline.ir.interpret import interpret_compute
 from straightline.ir.nodes import Buffer
@@ -16,13 +18,29 @@ from straightline.lower.graph import Computed, Extern, Host, Input, Item, Lowere
 from straightline.lower.types import TO_TORCH
 
 
-def traced(function: Callable[..., Any], *args: Any, dynamic: bool = False) -> fx.GraphModule:
-    """The functional ATen graph of `function`, sizes symbolic if `dynamic`."""
-    functional = torch.func.functionalize(function)
-    mode = "symbolic" if dynamic else "fake"
-    graph = make_fx(functional, tracing_mode=mode)(*args)
-    graph.graph.eliminate_dead_code()
-    return graph
+@dataclass
+class Seen:
+    """The graphs that were lowered, forward first, each with what became of it."""
+
+    graphs: list[tuple[fx.GraphModule, Lowered]] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why nodes are not lowered, by the operation."""
+        return {k: v for _, lowered in self.graphs for k, v in reasons(lowered).items()}
+
+
+def interpreted(function: Callable[..., Any], seen: Seen, *, dynamic: bool = False) -> Any:
+    """`function`, whose functional ATen graphs are lowered and run by the interpreter; its gradients
+    likewise.
+    """
+
+    def compiler(graph: fx.GraphModule, inputs: Any) -> Any:
+        lowered = lower(graph)
+        seen.graphs.append((graph, lowered))
+        return make_boxed_func(lambda *args: run(graph, lowered, *args))
+
+    return aot_function(function, compiler, dynamic=dynamic, decompositions={})
 
 
 def reasons(lowered: Lowered) -> dict[str, str]:
@@ -130,7 +148,7 @@ def tensor_of(buffer: Buffer, memory: Mapping[str, Any]) -> torch.Tensor:
 
 def computed(function: Callable[..., Any], *args: Any, dynamic: bool = False) -> Any:
     """What `function` gives by its computes; everything in it has to be lowered."""
-    graph = traced(function, *args, dynamic=dynamic)
-    lowered = lower(graph)
-    assert reasons(lowered) == {}
-    return run(graph, lowered, *args)
+    seen = Seen()
+    result = interpreted(function, seen, dynamic=dynamic)(*args)
+    assert seen.reasons == {}
+    return result

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from straightline.ir.dtypes import DType, b1, computed_in
+from straightline.ir.index import ONE
 from straightline.ir.nodes import Const, Expr, cast
 from straightline.lower import scalar as s
 from straightline.lower.builder import Builder, Failure, number_of
@@ -177,10 +178,11 @@ def _highest(dtype: DType) -> float:
 def logit(b: Builder, x: Tensor, eps: float | None = None) -> Tensor:
     def function(v: Expr) -> Expr:
         if eps is not None and eps >= 0:
-            low = s.rounded(eps, v.dtype)
-            high = s.rounded(1.0 - low, v.dtype)
+            low = s.rounded(eps, b.dtype)
+            high = s.rounded(1.0 - low, b.dtype)
             v = where(s.lt(v, low), low, where(s.gt(v, high), high, v))
-        return where(s.eq(v, 1.0), math.inf, s.log(s.div(v, s.sub(1.0, v))))
+        odds = s.narrow(s.div(v, s.narrow(s.sub(1.0, v), b.dtype)), b.dtype)
+        return where(s.eq(v, 1.0), math.inf, s.log(odds))
 
     return b.pointwise(function, x)
 
@@ -220,6 +222,14 @@ def second_exact(b: Builder, coords: Coords, x: Operand, y: Operand) -> tuple[Ex
     return b.read(x, coords, b.dtype), b.read(y, coords, b.dtype, exact=is_narrow(b.dtype))
 
 
+def stepwise(b: Builder, y: Operand) -> DType:
+    """The type that eager rounds to between the steps of a division: that of the result, unless
+    the divisor is one number.
+    """
+    single = not isinstance(y, Tensor) or all(size is ONE for size in y.shape)
+    return computed_in(b.dtype) if single else b.dtype
+
+
 def is_narrow(dtype: DType) -> bool:
     return computed_in(dtype) is not dtype
 
@@ -228,31 +238,37 @@ def product(x: Expr, y: Expr) -> Expr:
     return s.both(x, y) if x.dtype is b1 else s.mul(x, y)
 
 
-def scaled(x: Expr, alpha: Number) -> Expr:
-    return x if alpha == 1 else product(x, s.number(alpha, x.dtype))
+def plus_product(x: Expr, left: Expr, right: Expr) -> Expr:
+    """`x + left * right`, in floats with one rounding."""
+    if x.dtype is b1:
+        return s.either(x, s.both(left, right))
+    if x.dtype.is_float:
+        return call("fma", left, right, x)
+    return s.add(x, s.mul(left, right))
 
 
 @RULES.rule("add.Tensor", "add.Scalar")
 def add(b: Builder, x: Operand, y: Operand, *more: Number, alpha: Number = 1) -> Tensor:
     factor = more[0] if more else alpha
 
-    def element(coords: Coords) -> Expr:
-        left, right = second_exact(b, coords, x, y)
-        right = scaled(right, factor)
-        return s.either(left, right) if left.dtype is b1 else s.add(left, right)
+    def function(left: Expr, right: Expr) -> Expr:
+        if factor == 1:
+            return s.either(left, right) if left.dtype is b1 else s.add(left, right)
+        return plus_product(left, b.read(factor, (), b.dtype), right)
 
-    return b.out(element)
+    return b.pointwise(function, x, y)
 
 
 @RULES.rule("sub.Tensor", "sub.Scalar")
 def sub(b: Builder, x: Operand, y: Operand, *more: Number, alpha: Number = 1) -> Tensor:
     factor = more[0] if more else alpha
 
-    def element(coords: Coords) -> Expr:
-        left, right = second_exact(b, coords, x, y)
-        return s.sub(left, scaled(right, factor))
+    def function(left: Expr, right: Expr) -> Expr:
+        if factor == 1:
+            return s.sub(left, right)
+        return plus_product(left, s.neg(b.read(factor, (), b.dtype)), right)
 
-    return b.out(element)
+    return b.pointwise(function, x, y)
 
 
 @RULES.rule("rsub.Tensor", "rsub.Scalar")
@@ -283,7 +299,7 @@ def trunc_divide(b: Builder, x: Operand, y: Operand) -> Tensor:
     def element(coords: Coords) -> Expr:
         left, right = second_exact(b, coords, x, y)
         if left.dtype.is_float:
-            return call("trunc", s.div(left, right))
+            return call("trunc", s.narrow(s.div(left, right), stepwise(b, y)))
         b.require(s.ne(right, 0), ZERO_DIVISION)
         return call("quotient", left, right)
 
@@ -295,22 +311,28 @@ def floor_divide(b: Builder, x: Operand, y: Operand) -> Tensor:
     def element(coords: Coords) -> Expr:
         left, right = second_exact(b, coords, x, y)
         if left.dtype.is_float:
-            return floored_quotient(left, right)
+            return floored_quotient(left, right, stepwise(b, y))
         b.require(s.ne(right, 0), ZERO_DIVISION)
         return call("floordiv", left, right)
 
     return b.out(element)
 
 
-def floored_quotient(x: Expr, y: Expr) -> Expr:
-    """As Python's `//` on floats: exact where rounding `x / y` down would not be."""
-    rest = call("fmod", x, y)
-    quotient = s.div(s.sub(x, rest), y)
+def floored_quotient(x: Expr, y: Expr, dtype: DType) -> Expr:
+    """As Python's `//` on floats: exact where rounding `x / y` down would not be. Each step is
+    rounded to `dtype`.
+    """
+
+    def step(value: Expr) -> Expr:
+        return s.narrow(value, dtype)
+
+    rest = step(call("fmod", x, y))
+    quotient = step(s.div(step(s.sub(x, rest)), y))
     other_sign = s.both(s.ne(rest, 0.0), s.ne(s.lt(y, 0.0), s.lt(rest, 0.0)))
-    quotient = where(other_sign, s.sub(quotient, 1.0), quotient)
+    quotient = where(other_sign, step(s.sub(quotient, 1.0)), quotient)
     floor = call("floor", quotient)
-    floor = where(s.gt(s.sub(quotient, floor), 0.5), s.add(floor, 1.0), floor)
-    plain = s.div(x, y)
+    floor = where(s.gt(step(s.sub(quotient, floor)), 0.5), step(s.add(floor, 1.0)), floor)
+    plain = step(s.div(x, y))
     zero = call("copysign", 0.0, plain)
     return where(s.eq(y, 0.0), plain, where(s.eq(quotient, 0.0), zero, floor))
 
@@ -391,10 +413,14 @@ def heaviside(b: Builder, x: Tensor, values: Tensor) -> Tensor:
 
 
 def xlogy(log: Callable[[Expr], Expr]) -> Rule:
-    def function(x: Expr, y: Expr) -> Expr:
-        return where(s.is_nan(y), math.nan, where(s.eq(x, 0.0), 0.0, s.mul(x, log(y))))
+    def rule(b: Builder, x: Operand, y: Operand) -> Tensor:
+        def function(left: Expr, right: Expr) -> Expr:
+            product = s.mul(left, s.narrow(log(right), b.dtype))
+            return where(s.is_nan(right), math.nan, where(s.eq(left, 0.0), 0.0, product))
 
-    return elementwise(function)
+        return b.pointwise(function, x, y)
+
+    return rule
 
 
 RULES.add(xlogy(s.log), "xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")
@@ -582,10 +608,9 @@ def lerp(b: Builder, x: Tensor, end: Tensor, weight: Operand) -> Tensor:
     def element(coords: Coords) -> Expr:
         first, last = b.read(x, coords, b.dtype), b.read(end, coords, b.dtype)
         part = b.read(weight, coords, b.dtype, exact=not isinstance(weight, Tensor))
-        way = s.sub(last, first)
-        near = s.add(first, s.mul(part, way))
-        far = s.sub(last, s.mul(way, s.sub(1.0, part)))
-        return where(s.lt(s.absolute(part), 0.5), near, far)
+        near = s.lt(s.absolute(part), 0.5)
+        part = where(near, part, s.sub(part, 1.0))
+        return call("fma", part, s.sub(last, first), where(near, first, last))
 
     return b.out(element)
 
@@ -594,7 +619,7 @@ def lerp(b: Builder, x: Tensor, end: Tensor, weight: Operand) -> Tensor:
 def addcmul(b: Builder, x: Tensor, y: Tensor, z: Tensor, *, value: Number = 1) -> Tensor:
     def function(first: Expr, left: Expr, right: Expr) -> Expr:
         factor = s.number(value, first.dtype)
-        return s.add(first, s.mul(s.mul(factor, left), right))
+        return plus_product(first, s.mul(factor, left), right)
 
     return b.pointwise(function, x, y, z)
 

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from straightline.lower import creation, pointwise, rearrange, reduction, views
+from straightline.lower import (
+    activation,
+    channels,
+    creation,
+    indexing,
+    losses,
+    normalisation,
+    pointwise,
+    rearrange,
+    reduction,
+    views,
+)
 from straightline.lower.table import Table
 
 VIEWS = views.VIEWS
 
 RULES = Table()
-for _table in (pointwise.RULES, rearrange.RULES, creation.RULES, reduction.RULES):
-    assert not RULES.keys() & _table.keys()
-    RULES.update(_table)
+for _topic in (
+    activation,
+    channels,
+    creation,
+    indexing,
+    losses,
+    normalisation,
+    pointwise,
+    rearrange,
+    reduction,
+):
+    assert not RULES.keys() & _topic.RULES.keys()
+    RULES.update(_topic.RULES)
