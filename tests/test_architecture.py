@@ -54,7 +54,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "torch_private.symbols",
     ),
     "fallback": ("capture.origins", "config", "report", "torch_private"),
-    "pipeline": ("capture", "config", "errors", "fallback", "report", "runtime", "torch_private"),
+    "pipeline": (
+        *("capture", "config", "errors", "fallback", "kernels", "report", "runtime"),
+        "torch_private",
+    ),
     "compiled": ("errors", "torch_private"),
     "api": ("compiled", "config", "errors", "fallback", "pipeline", "torch_private"),
     "demo": ("__version__", "api", "report", "runtime", "torch_private"),

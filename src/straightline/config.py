@@ -47,6 +47,17 @@ class Config:
         "doctor` and `straightline.report.fallbacks.counts()` show it.",
     )
 
+    fusion: Literal["on", "off"] = _option(
+        "on",
+        "Whether operations are computed together in one kernel. `off` makes a kernel of each, "
+        "for looking at one by itself, or for finding out whether fusing is what differs.",
+    )
+    fusion_limit: int | None = _option(
+        None,
+        "The number of decisions to inline or to fuse that are taken for a graph; those that come "
+        "after are not. Bisecting it finds the one that matters.",
+    )
+
     def __post_init__(self) -> None:
         for name in NAMES:
             _check(name, getattr(self, name), "a field of Config")
@@ -138,10 +149,15 @@ def options_page() -> str:
     return _PAGE.format(rows=rows, modes=modes)
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     # An empty variable counts as unset: that is how a shell line usually takes one back.
     found = {name: environ.get(_variable(name)) for name in NAMES}
-    return {name: value for name, value in found.items() if value}
+    return {name: _parsed(name, value) for name, value in found.items() if value}
+
+
+def _parsed(name: str, text: str) -> Any:
+    """A variable's text as a value, where its option takes numbers."""
+    return int(text) if int in _allowed(name) and text.isdecimal() else text
 
 
 def _checked(values: Mapping[str, object], origin: str) -> Mapping[str, object]:
@@ -174,7 +190,7 @@ def _admits(allowed: object, value: object) -> bool:
 
 
 def _describe(allowed: tuple[object, ...]) -> str:
-    words = {str: "a string", NoneType: "None"}
+    words = {str: "a string", int: "a number", NoneType: "None"}
     return " or ".join(words[a] if isinstance(a, type) else repr(a) for a in allowed)
 
 

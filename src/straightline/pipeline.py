@@ -28,8 +28,10 @@ from straightline.capture import (
 )
 from straightline.capture.contract import Contract
 from straightline.config import Config
+from straightline.kernels import native
 from straightline.report import dump, trace
 from straightline.runtime import programs
+from straightline.runtime.body import Lower
 from straightline.torch_private import (
     autograd,
     derived,
@@ -90,10 +92,11 @@ def _compile(
         lifted = dict(zip([a.name for a in contract.arguments], traced.lifted, strict=False))
         if traced.backward is None:
             program = programs.build_inference(
-                contract, traced.forward, compile_id, observe, lifted
+                contract, traced.forward, compile_id, observe, lifted, native.lowering(config)
             )
         else:
-            program = _training(gm, contract, traced, compile_id, observe, lifted)
+            lower = native.lowering(config)
+            program = _training(gm, contract, traced, compile_id, observe, lifted, lower)
     dynamo.count_compilation()
     return owners.register(program.call)
 
@@ -105,6 +108,7 @@ def _training(
     compile_id: str,
     observe: programs.Observer,
     lifted: Mapping[str, object],
+    lower: Lower,
 ) -> programs.Program:
     assert traced.backward is not None
     passed = tuple(traced.original_inputs[len(traced.lifted) :])
@@ -131,6 +135,7 @@ def _training(
             function_class=functools.partial(autograd.function_class, told=autograd.facts(traced)),
             higher_class=higher_class,
             later=functools.partial(_later, traced.tracing, traced.compile),
+            lower=lower,
         ),
         derive=_derive(origin, contract, kept),
     )

@@ -13,7 +13,7 @@ from straightline.ir.nodes import Kernel
 from straightline.kernels import steps
 from straightline.kernels.numbers import Unknown
 from straightline.kernels.rebuild import rebuild
-from straightline.lower.graph import Lowered, lower
+from straightline.lower.graph import Lowered, Supports, lower
 from straightline.schedule.plan import plan
 
 Builder = Callable[[Sequence[Kernel], Lowered], Callable[[Kernel], tuple[Any, Sequence[Index]]]]
@@ -27,27 +27,31 @@ class Options:
 
 
 def with_kernels(
-    gm: fx.GraphModule, needed: Collection[int], build: Builder, options: Options
-) -> fx.GraphModule:
-    """`gm` with kernels for all that can be lowered. Outputs not `needed` are None."""
-    pruned = _pruned(gm, needed)
-    lowered = lower(pruned)
-    program = steps.program(pruned.graph, lowered)
+    gm: fx.GraphModule,
+    needed: Collection[int],
+    build: Builder,
+    supports: Supports,
+    options: Options,
+) -> fx.Graph:
+    """The graph of `gm` with kernels for all that can be lowered. Outputs not `needed` are None."""
+    pruned = _pruned(gm.graph, needed)
+    lowered = lower(gm, supports, pruned)
+    program = steps.program(pruned, lowered)
     found = plan(program, fusion=options.fusion, fuel=options.fuel)
     if not found.kernels:
-        return gm
+        return gm.graph
     try:
         return rebuild(pruned, lowered, found, build(found.kernels, lowered))
     except Unknown:
-        return gm
+        return gm.graph
 
 
-def _pruned(gm: fx.GraphModule, needed: Collection[int]) -> fx.GraphModule:
+def _pruned(old: fx.Graph, needed: Collection[int]) -> fx.Graph:
     """A copy of the graph that computes what is needed."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    results = graph.graph_copy(gm.graph, copies)
+    results = graph.graph_copy(old, copies)
     assert isinstance(results, tuple | list)
     graph.output(tuple(r if i in needed else None for i, r in enumerate(results)))
     graph.eliminate_dead_code()
-    return fx.GraphModule(gm, graph)
+    return graph

@@ -21,14 +21,14 @@ Called = Callable[[Kernel], tuple[Callable[..., Any], Sequence[Index]]]
 """What calls a kernel, and the numbers that it takes after the kernel's tensors."""
 
 
-def rebuild(gm: fx.GraphModule, lowered: Lowered, plan: Plan, called: Called) -> fx.GraphModule:
+def rebuild(graph: fx.Graph, lowered: Lowered, plan: Plan, called: Called) -> fx.Graph:
     """The graph that runs `plan`. Views stay operations, written where something needs a tensor."""
-    return _Rebuilder(gm, lowered, plan, called).run()
+    return _Rebuilder(graph, lowered, plan, called).run()
 
 
 class _Rebuilder:
-    def __init__(self, gm: fx.GraphModule, lowered: Lowered, plan: Plan, called: Called) -> None:
-        self._gm = gm
+    def __init__(self, graph: fx.Graph, lowered: Lowered, plan: Plan, called: Called) -> None:
+        self._old = graph
         self._lowered = lowered
         self._plan = plan
         self._called = called
@@ -36,11 +36,11 @@ class _Rebuilder:
         self._nodes: dict[fx.Node, fx.Node] = {}
         self._memory: dict[str, fx.Node] = {}
         self._numbers = Numbers(self._new, lowered, self._node)
-        self._by_name = {node.name: node for node in gm.graph.nodes}
+        self._by_name = {node.name: node for node in graph.nodes}
         self._owners = dict(_owners(lowered))
 
-    def run(self) -> fx.GraphModule:
-        for node in self._gm.graph.nodes:
+    def run(self) -> fx.Graph:
+        for node in self._old.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self._copied(node)
         for step in self._plan.steps:
@@ -48,9 +48,9 @@ class _Rebuilder:
                 self._launch(step)
             else:
                 self._copied(self._by_name[step.name])
-        (output,) = self._gm.graph.find_nodes(op="output")
+        (output,) = self._old.find_nodes(op="output")
         self._copied(output)
-        return fx.GraphModule(self._gm, self._new)
+        return self._new
 
     def _copied(self, node: fx.Node) -> fx.Node:
         for argument in node.all_input_nodes:

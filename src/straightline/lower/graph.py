@@ -7,7 +7,7 @@ rule declines, stays what it was, with its reason.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,8 +15,10 @@ import sympy
 import torch
 from torch import fx
 
+from straightline.ir.dtypes import DType
 from straightline.ir.index import Index, Size
-from straightline.ir.nodes import Buffer, Compute
+from straightline.ir.nodes import Buffer, Compute, Op, walk
+from straightline.ir.ops import OPERATIONS
 from straightline.lower import externs
 from straightline.lower.builder import Builder, Failure, Names, Spec
 from straightline.lower.rules import RULES, VIEWS
@@ -103,12 +105,22 @@ class Lowered:
                 yield from value.computes
 
 
-def lower(graph: fx.GraphModule) -> Lowered:
-    """Each node of `graph` as computes, as a view, or as an operation to run as it is.
+Supports: TypeAlias = Callable[[str, DType], bool]
+"""Whether there is machine code for a function of the IR on operands of a type."""
 
-    The graph is functional, with a fake tensor or a size under `meta["val"]` of each node.
+
+def lower(
+    gm: fx.GraphModule,
+    supports: Supports = lambda _name, _dtype: True,
+    graph: fx.Graph | None = None,
+) -> Lowered:
+    """Each node of a graph, that of `gm` unless told, as computes, as a view, or as an operation to
+    run as it is.
+
+    The graph is functional, with a fake tensor or a size under `meta["val"]` of each node. What
+    needs a function that is not among those that `supports` says stays as it is.
     """
-    return _Lowering(graph).run()
+    return _Lowering(gm, graph or gm.graph, supports).run()
 
 
 def tensor_of(value: Value | None) -> Tensor | None:
@@ -123,15 +135,17 @@ def tensor_of(value: Value | None) -> Tensor | None:
 
 
 class _Lowering:
-    def __init__(self, graph: fx.GraphModule) -> None:
+    def __init__(self, gm: fx.GraphModule, graph: fx.Graph, supports: Supports) -> None:
+        self.gm = gm
         self.graph = graph
+        self.supports = supports
         self.sizes = Sizes()
-        self.names = Names({node.name for node in graph.graph.nodes})
+        self.names = Names({node.name for node in graph.nodes})
         self.failures: list[tuple[str, Failure]] = []
         self.values: dict[fx.Node, Value] = {}
 
     def run(self) -> Lowered:
-        for node in self.graph.graph.nodes:
+        for node in self.graph.nodes:
             if node.op != "output":
                 self.values[node] = self.node(node)
         return Lowered(self.values, tuple(self.failures), self.sizes.symbols)
@@ -161,7 +175,7 @@ class _Lowering:
             return None
 
     def attribute(self, node: fx.Node) -> Any:
-        return operator.attrgetter(str(node.target))(self.graph)
+        return operator.attrgetter(str(node.target))(self.gm)
 
     def input(self, node: fx.Node, described: Any) -> Input:
         try:
@@ -221,12 +235,21 @@ class _Lowering:
         made = (viewing or rule)(builder, *args, **kwargs)  # type: ignore[misc] # one is there
         results = (made,) if isinstance(made, Tensor) else tuple(made)
         _agree(node, results, specs)
+        for compute in builder.computes:
+            self.check_functions(compute)
         self.names.taken = trial.taken
         if viewing is not None:
             base = node.args[0]
             assert isinstance(base, fx.Node)
             return View(base, tuple(r for r in results if r is not None))
         return Computed(tuple(builder.computes), results)
+
+    def check_functions(self, compute: Compute) -> None:
+        for expr in walk(*compute.values):
+            if isinstance(expr, Op) and expr.name in OPERATIONS and OPERATIONS[expr.name].ulp:
+                dtype = expr.args[0].dtype
+                if not self.supports(expr.name, dtype):
+                    raise Unsupported(f"there is no {expr.name} of {dtype}")
 
     def argument(self, argument: Any) -> Any:
         match argument:

@@ -18,8 +18,8 @@ from straightline.runtime.writer import Writer
 from straightline.torch_private import autocast, operations
 from straightline.torch_private.marks import WRITES
 
-Lower: TypeAlias = Callable[[fx.GraphModule, Collection[int]], fx.GraphModule]
-"""Gives the graph to write in place of another, of whose outputs only those at these places matter:
+Lower: TypeAlias = Callable[[fx.GraphModule, Collection[int]], fx.Graph]
+"""Gives the graph to write in place of a module's, of whose outputs only those at these places matter:
 one with the same inputs that runs kernels."""
 
 _INFIX: Mapping[object, str] = {
@@ -59,8 +59,8 @@ def emit(
     caller's autocast. It reaches the operations of which this holds, those of backward, whose
     results autograd would cast back, and not what is computed again from forward.
     """
-    gm = lower(gm, needed) if lower is not None else gm
-    nodes = list(gm.graph.nodes)
+    graph = gm.graph if lower is None else lower(gm, needed)
+    nodes = list(graph.nodes)
     results = list(nodes[-1].args[0])
     live, last_use = _liveness(nodes, [r for i, r in enumerate(results) if i in needed])
     returned = {r for i, r in enumerate(results) if i in needed and isinstance(r, fx.Node)}

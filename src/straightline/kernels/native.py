@@ -1,0 +1,66 @@
+"""Kernels as builtins of this process, and the graphs that call them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from straightline.capture import origins
+from straightline.codegen.llvm.host import host
+from straightline.codegen.llvm.jit import compile_kernels
+from straightline.codegen.math import expand_kernel, supported
+from straightline.config import Config
+from straightline.ir.index import Index
+from straightline.ir.nodes import Kernel
+from straightline.kernels.compile import Options, with_kernels
+from straightline.kernels.work import work
+from straightline.launch.descriptor import describe
+from straightline.launch.launcher import kernel_builtin
+from straightline.lower.graph import Lowered
+
+
+def lowering(config: Config) -> Callable[[fx.GraphModule, Collection[int]], fx.Graph]:
+    """What puts kernels into graphs under these options."""
+    options = Options(fusion=config.fusion == "on", fuel=config.fusion_limit)
+
+    def lower(gm: fx.GraphModule, needed: Collection[int]) -> fx.Graph:
+        return with_kernels(gm, needed, build, supported, options)
+
+    return lower
+
+
+def build(
+    kernels: Sequence[Kernel], lowered: Lowered
+) -> Callable[[Kernel], tuple[Callable[..., Any], Sequence[Index]]]:
+    """Machine code of all kernels of a program, in one module."""
+    target = host()
+    expanded = [expand_kernel(kernel) for kernel in kernels]
+    code = compile_kernels(expanded, target)
+    lines = {node.name: origins.origin(node) for node in lowered.values}
+    failed = _failed(lowered, lines)
+
+    def called(kernel: Kernel) -> tuple[Callable[..., Any], Sequence[Index]]:
+        effort = work(kernel)
+        facts = describe(kernel.name, kernel, effort).facts
+        return kernel_builtin(kernel.name, kernel, code, failed, effort), facts
+
+    return called
+
+
+def _failed(
+    lowered: Lowered, lines: Mapping[str, origins.Origin | None]
+) -> Callable[[int], BaseException]:
+    """What a kernel's status is raised as: eager's error, with the line of the model."""
+
+    def failed(status: int) -> BaseException:
+        node, failure = lowered.failures[status - 1]
+        error: BaseException = getattr(builtins, failure.error)(failure.message)
+        where = lines.get(node)
+        if where is not None:
+            error.add_note(f"raised by a kernel, for {where.file}:{where.line}: {where.text}")
+        return error
+
+    return failed
