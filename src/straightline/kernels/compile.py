@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from torch import fx
 
-from straightline.ir.index import Index
 from straightline.ir.nodes import Kernel
 from straightline.kernels import steps
 from straightline.kernels.numbers import Unknown
-from straightline.kernels.rebuild import rebuild
+from straightline.kernels.rebuild import Called, rebuild
 from straightline.lower.graph import Lowered, Supports, lower
 from straightline.schedule.plan import plan
 
-Builder = Callable[[Sequence[Kernel], Lowered], Callable[[Kernel], tuple[Any, Sequence[Index]]]]
+Builder = Callable[[Sequence[Kernel], Lowered], Called]
 """From kernels to what calls each of them, and the numbers that it takes after its tensors."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,12 @@ from straightline.config import Config
 from straightline.ir.index import Index
 from straightline.ir.nodes import Kernel
 from straightline.kernels.compile import Options, with_kernels
+from straightline.kernels.rebuild import Called
 from straightline.kernels.work import work
 from straightline.launch.descriptor import describe
 from straightline.launch.launcher import kernel_builtin
 from straightline.lower.graph import Lowered
+from straightline.schedule.program import Launch
 
 
 def lowering(config: Config) -> Callable[[fx.GraphModule, Collection[int]], fx.Graph]:
@@ -32,9 +35,7 @@ def lowering(config: Config) -> Callable[[fx.GraphModule, Collection[int]], fx.G
     return lower
 
 
-def build(
-    kernels: Sequence[Kernel], lowered: Lowered
-) -> Callable[[Kernel], tuple[Callable[..., Any], Sequence[Index]]]:
+def build(kernels: Sequence[Kernel], lowered: Lowered) -> Called:
     """Machine code of all kernels of a program, in one module."""
     target = host()
     expanded = [expand_kernel(kernel) for kernel in kernels]
@@ -42,7 +43,8 @@ def build(
     lines = {node.name: origins.origin(node) for node in lowered.values}
     failed = _failed(lowered, lines)
 
-    def called(kernel: Kernel) -> tuple[Callable[..., Any], Sequence[Index]]:
+    def called(step: Launch) -> tuple[Callable[..., Any], Sequence[Index]]:
+        kernel = dataclasses.replace(step.kernel, buffers=step.tensors)
         effort = work(kernel)
         facts = describe(kernel.name, kernel, effort).facts
         return kernel_builtin(kernel.name, kernel, code, failed, effort), facts

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from straightline.ir.index import Index
-from straightline.ir.nodes import Buffer, Kernel
+from straightline.ir.nodes import Buffer
 from straightline.kernels.numbers import Numbers
 from straightline.lower.graph import Computed, Host, Item, Lowered, View
 from straightline.lower.tensor import Tensor
@@ -17,7 +17,7 @@ from straightline.schedule.program import Launch, Plan
 from straightline.torch_private.allocation import empty_strided
 from straightline.torch_private.marks import WRITES
 
-Called = Callable[[Kernel], tuple[Callable[..., Any], Sequence[Index]]]
+Called = Callable[[Launch], tuple[Callable[..., Any], Sequence[Index]]]
 """What calls a kernel, and the numbers that it takes after the kernel's tensors."""
 
 
@@ -77,7 +77,7 @@ class _Rebuilder:
         for buffer in kernel.buffers:
             if buffer.name in kernel.outputs:
                 self._memory[buffer.name] = self._allocated(buffer, last)
-        function, numbers = self._called(kernel)
+        function, numbers = self._called(step)
         tensors = [self._tensor(buffer) for buffer in kernel.buffers]
         arguments = [*tensors, *(self._numbers.number(each) for each in numbers)]
         node = self._new.call_function(function, tuple(arguments))

@@ -15,7 +15,9 @@ from straightline.schedule.program import (
     Plan,
     Program,
     live,
+    loads,
     reads,
+    roots,
 )
 from straightline.schedule.unit import item
 
@@ -28,6 +30,7 @@ def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> P
     program = live(inline(live(program), budget))
     placed = groups(program, budget) if fusion else _each_alone(program)
     needed = _needed(placed, program.needed)
+    known = _buffers(program)
     steps: list[Launch | External] = []
     made: dict[str, Buffer] = {}
     for number, group in enumerate(placed):
@@ -38,10 +41,20 @@ def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> P
         count = sum(isinstance(step, Launch) for step in steps)
         written = kernel(_name(count, group, wanted), group, wanted)
         origins = dict.fromkeys(name for one in group.items for name in one.compute.origins)
-        steps.append(Launch(written, tuple(origins)))
-        results = {b.name: b for one in group.items for b in one.compute.buffers}
-        made |= {name: results[name] for name in written.outputs}
+        tensors = tuple(known[buffer.name] for buffer in written.buffers)
+        steps.append(Launch(written, tuple(origins), tensors))
+        made |= {name: known[name] for name in written.outputs}
     return Plan(tuple(steps), made, tuple(budget.decisions))
+
+
+def _buffers(program: Program) -> dict[str, Buffer]:
+    """The buffers that computes read and make, by name."""
+    found: dict[str, Buffer] = {}
+    for step in program.steps:
+        if not isinstance(step, External):
+            found |= {load.buffer.name: load.buffer for load in loads(*roots(step))}
+            found |= {buffer.name: buffer for buffer in step.buffers}
+    return found
 
 
 def _each_alone(program: Program) -> tuple[Group | External, ...]:

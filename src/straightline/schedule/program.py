@@ -31,10 +31,14 @@ class Program:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel, and the names of the operations that it does, in their order."""
+    """One kernel, and the names of the operations that it does, in their order.
+
+    `tensors` are its buffers in the shapes of their tensors; the kernel may see them as rows.
+    """
 
     kernel: Kernel
     origins: tuple[str, ...]
+    tensors: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)
