@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from straightline.codegen.math import exponential, logarithm
+from straightline.codegen.math import error, exponential, inverse, logarithm, power, trigonometric
 from straightline.codegen.math.value import Value
 from straightline.ir.dtypes import DType, f32, f64
 from straightline.ir.nodes import Expr
@@ -31,4 +31,14 @@ FUNCTIONS: dict[str, Function] = {
     "asinh": logarithm.asinh,
     "acosh": logarithm.acosh,
     "atanh": logarithm.atanh,
+    "erf": error.erf,
+    "pow": power.pow_,
+    "hypot": power.hypot,
+    "atan2": inverse.atan2,
+    "sin": trigonometric.sin,
+    "cos": trigonometric.cos,
+    "tan": trigonometric.tan,
+    "asin": inverse.asin,
+    "acos": inverse.acos,
+    "atan": inverse.atan,
 }

@@ -27,7 +27,10 @@ class Table:
     exp2: tuple[float, ...]
     overflow: float  # exp of it is infinite
     underflow: float  # exp of it is zero
+    cosh_overflow: float
     one: float  # from here on, exp(-x) is nothing beside 1, and tanh(x) is 1
+    tanh: tuple[float, ...]  # (tanh(a) / a - 1) / a**2 for a < 0.375
+    sinh: tuple[float, ...]  # (sinh(r) / r - 1) / r**2
 
 
 TABLES = {
@@ -64,7 +67,17 @@ TABLES = {
         ),
         overflow=88.8,
         underflow=-104.0,
+        cosh_overflow=89.5,
         one=17.5,
+        # relative error of tanh 2**-29.1
+        tanh=(
+            -0.33333298563957214,
+            0.13331207633018494,
+            -0.05356115475296974,
+            0.018741345033049583,
+        ),
+        # relative error of sinh 2**-26.2
+        sinh=(0.1666654348373413, 0.008366553112864494),
     ),
 }
 
@@ -108,6 +121,14 @@ def expm1_reduced(r: Value) -> Value:
     return fma(r * r, polynomial(r, TABLES[r.dtype].expm1), r)
 
 
+def minus_expm1(a: Value) -> Value:
+    """1 - exp(-a) for `a` of 0 to 2**(mantissa bits) * log(2)."""
+    r, _, shifted = reduced(a, sign=-1.0)
+    minus_q = fma(r * r, -polynomial(r, _mirrored(TABLES[a.dtype].expm1)), r)
+    power = power_of_two(shifted)
+    return fma(minus_q, power, 1.0 - power)
+
+
 def expm1(x: Value, has_scale: bool) -> Value:
     table = TABLES[x.dtype]
     r, n, shifted = reduced(x.at_most(table.overflow).at_least(-table.one))
@@ -120,7 +141,10 @@ def expm1(x: Value, has_scale: bool) -> Value:
 
 def sigmoid(x: Value, has_scale: bool) -> Value:
     e = exp_minus(abs(x), has_scale)
-    return select(x < 0.0, e, 1.0) / (e + 1.0)
+    below = e + 1.0
+    result = select(x < 0.0, e, 1.0) / below
+    # Without what the sum was rounded by: of small e, the largest of the errors.
+    return fma(result, (below - 1.0) - e, result)
 
 
 def tanh(x: Value, has_scale: bool) -> Value:
@@ -135,24 +159,30 @@ def tanh(x: Value, has_scale: bool) -> Value:
     q = fma(r * r, polynomial(r, coefficients), r)
     power = power_of_two(shifted)
     h = fma(q, power, fma(power, 0.5, -0.5))
-    return copysign(h / (h + 1.0), x)
+    # Of small ones the three roundings of the quotient would show.
+    square = a * a
+    small = fma(a * square, polynomial(square, table.tanh), a)
+    return copysign(select(a < 0.375, small, h / (h + 1.0)), x)
 
 
 def sinh(x: Value, has_scale: bool) -> Value:
     """2 * (h + h / (4h + 1)) for h = (exp(|x|) - 1) / 4, which stays finite as long as it does."""
     a = abs(x)
-    r, _, shifted = reduced(a.at_most(TABLES[x.dtype].overflow + 1.0))
+    table = TABLES[x.dtype]
+    r, n, shifted = reduced(a.at_most(table.cosh_overflow))
     power = power_of_two(shifted, less=2)
     h = fma(expm1_reduced(r), power, power - 0.25)
     h = h + h / fma(h, 4.0, 1.0)
-    # A quarter of a subnormal number has lost digits.
-    return copysign(select(a < 2.0 ** -(x.layout.mantissa // 2 + 2), a, h + h), x)
+    # Of small ones the roundings would show, and a quarter of a subnormal one loses digits.
+    z = r * r
+    small = fma(r * z, polynomial(z, table.sinh), r)
+    return copysign(select(n.equals(0.0), small, h + h), x)
 
 
 def cosh(x: Value, has_scale: bool) -> Value:
     """2 * (e + 1 / (16e)) for e = exp(|x|) / 4."""
     table = TABLES[x.dtype]
-    r, _, shifted = reduced(abs(x).at_most(table.overflow + 1.0))
+    r, _, shifted = reduced(abs(x).at_most(table.cosh_overflow))
     e = polynomial(r, table.exp) * power_of_two(shifted, less=2)
     e = e + 0.0625 / e
     return e + e

@@ -92,6 +92,10 @@ class Value:
     def __rshift__(self, other: Value | int) -> Value:
         return apply("shr", self, other)
 
+    @property
+    def negated(self) -> Value:
+        return apply("not", self)
+
     def at_most(self, other: Number) -> Value:
         """The smaller one; NaN stays NaN."""
         return apply("min", self, other)
