@@ -11,7 +11,6 @@ from straightline.ir.interpret import interpret, interpret_compute
 from straightline.ir.nodes import (
     Accumulate,
     Buffer,
-    Check,
     Compute,
     Const,
     Declare,

@@ -66,8 +66,7 @@ def interpret(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, i
     run = _Run(numbers, memories, frozenset(kernel.scratch))
     with np.errstate(all="ignore"):
         try:
-            for statement in kernel.body:
-                run.statements((statement,), _Frame(1, {}))
+            run.statements(kernel.body, _Frame(1, {}))
         except _Stopped as stopped:
             return stopped.code
     return 0
@@ -177,6 +176,12 @@ class _Run:
     def loop(self, loop: Loop, frame: _Frame) -> None:
         if frame.parent is None:
             self.private.clear()
+            self.inside(loop, frame)
+            self.private.clear()
+        else:
+            self.inside(loop, frame)
+
+    def inside(self, loop: Loop, frame: _Frame) -> None:
         extents = np.maximum(_Values(self, frame).index(loop.axis.extent), 0)
         if loop.how is How.SERIAL and _reads_back(loop):
             for position in range(int(extents.max(initial=0))):
