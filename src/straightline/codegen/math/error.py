@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from straightline.codegen.math.exponential import TABLES, minus_expm1
+from straightline.codegen.math.exponential import minus_expm1
 from straightline.codegen.math.value import Value, copysign, fma, polynomial
 
 # g(a) = -log(1 - erf(a)) = a * (FIRST + FIRST_LOW + a * p(a)), so that erf(a) = 1 - exp(-g(a)):

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from straightline.codegen.math.value import Value, choose, constant, copysign, fma, polynomial, select, sqrt
-from straightline.ir.dtypes import f32
+from straightline.codegen.math.value import (
+    Value,
+    choose,
+    copysign,
+    fma,
+    polynomial,
+    select,
+    sqrt,
+)
 
 PI = 3.141592653589793
 # (atan(z) / z - 1) / z**2 for |z| <= 1, relative error of atan 2**-25.8

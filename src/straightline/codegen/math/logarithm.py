@@ -14,7 +14,7 @@ from straightline.codegen.math.value import (
     select,
     sqrt,
 )
-from straightline.ir.dtypes import f32, f64
+from straightline.ir.dtypes import f32
 
 LOG_2 = 0.6931471805599453
 LOG2_E = 1.4426950408889634

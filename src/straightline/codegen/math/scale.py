@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from straightline.codegen.math.value import Value, apply, fma, select
+from straightline.codegen.math.value import Value, apply, constant, fma, select
+
+INFINITY = float("inf")
 
 
 def whole(x: Value, per: float | None = None) -> tuple[Value, Value]:
@@ -19,7 +21,8 @@ def power_of_two(shifted: Value, less: int = 0) -> Value:
 
 
 def scaled(x: Value, n: Value, shifted: Value, has_scale: bool) -> Value:
-    """`x * 2**n`, rounded once, for `x` between 1/2 and 2 and any result, zero to infinite."""
+    """`x * 2**n`, rounded once, for `x` between 2**-20 and 2 and any result, zero to
+    infinite."""
     if has_scale:
         return apply("ldexp", x, n)
     layout = x.layout
@@ -31,15 +34,22 @@ def scaled(x: Value, n: Value, shifted: Value, has_scale: bool) -> Value:
 
 
 def ldexp(x: Value, n: Value) -> Value:
-    """`x * 2**n` for all numbers, rounded once: in three steps, of which only one rounds."""
+    """The operation in three steps, of which only one rounds."""
     layout = x.layout
-    # A step down leaves room for all digits of what stays above zero after the next.
-    low, high = 1 - layout.bias + layout.mantissa + 1, layout.bias
-    left = n.at_least(float(2 * low + 1 - layout.bias)).at_most(3.0 * high)
+    # A step down leaves so much that what rounds here is nothing after the next.
+    down, up, least = (
+        float(2 + layout.mantissa - layout.bias),
+        float(layout.bias),
+        1.0 - layout.bias,
+    )
+    finite = apply("floor", n).at_most(3 * up).at_least(2 * down + least)
+    left, result = finite, x
     for _ in range(2):
-        small = left < float(1 - layout.bias)
-        step = select(small, float(low), left).at_most(float(high))
-        x = x * power_of_two(step + layout.rounder)
+        step = select(left < least, down, left).at_most(up)
+        result = result * power_of_two(step + layout.rounder)
         left = left - step
-    left = left.at_least(float(1 - layout.bias))
-    return x * power_of_two(left + layout.rounder)
+    result = result * power_of_two(left.at_least(least).at_most(up) + layout.rounder)
+    result = select(n.equals(n), result, n)
+    power = select(n > 0.0, constant(INFINITY, x.dtype), 0.0)
+    extreme = select(x.equals(x), x * power, power)
+    return select(abs(n).equals(INFINITY), extreme, result)

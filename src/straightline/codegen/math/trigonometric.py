@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from straightline.codegen.math.scale import whole
-from straightline.codegen.math.value import Value, choose, constant, fma, polynomial, round_even, select
+from straightline.codegen.math.value import (
+    Value,
+    choose,
+    fma,
+    polynomial,
+    round_even,
+    select,
+)
 from straightline.ir.dtypes import f32, f64, i32
 
 TWO_OVER_PI = 0.6366197723675814
@@ -56,7 +63,9 @@ def _reduced_widely(x: Value) -> tuple[Value, Value]:
     wide = x.to(f64)
     huge = x > 2.0**80
     y = wide * choose(huge, 2.0**-56, 1.0, f64)
-    factors = [choose(huge, one, other, f64) for one, other in zip(_chunks(56), _chunks(0), strict=True)]
+    factors = [
+        choose(huge, one, other, f64) for one, other in zip(_chunks(56), _chunks(0), strict=True)
+    ]
     *parts, last = [y * factor for factor in factors]
     first, second, third = (part - round_even(part) for part in parts)
     quarters = round_even((first + second + third) * 4.0)
