@@ -99,10 +99,14 @@ class _Writer:
     def cast(self, of: DType, to: DType, value: str) -> str:
         kind, target = TYPES[of], TYPES[to]
         if of.is_float and to.is_float:
-            return self.line(f"{'fpext' if to.bits > of.bits else 'fptrunc'} {kind} {value} to {target}")
+            return self.line(
+                f"{'fpext' if to.bits > of.bits else 'fptrunc'} {kind} {value} to {target}"
+            )
         if of.is_float:
             least = -(2.0 ** (to.bits - 1))
-            low, high = (f"0x{struct.unpack('Q', struct.pack('d', v))[0]:016X}" for v in (least, -least))
+            low, high = (
+                f"0x{struct.unpack('Q', struct.pack('d', v))[0]:016X}" for v in (least, -least)
+            )
             above = self.line(f"fcmp oge {kind} {value}, {low}")
             below = self.line(f"fcmp olt {kind} {value}, {high}")
             fits = self.line(f"and i1 {above}, {below}")
@@ -189,7 +193,8 @@ def compiled(result: Expr, inputs: tuple[Load, ...]) -> Callable[..., np.ndarray
     def run(*arrays: np.ndarray) -> np.ndarray:
         out = np.empty(arrays[0].shape, NUMPY[result.dtype])
         for array, load in zip(arrays, inputs, strict=True):
-            assert array.flags.c_contiguous and array.dtype == NUMPY[load.dtype]
+            assert array.flags.c_contiguous
+            assert array.dtype == NUMPY[load.dtype]
         if out.size:
             entry(*(a.ctypes.data for a in arrays), out.ctypes.data, out.size)
         return out

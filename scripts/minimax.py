@@ -1,7 +1,7 @@
 """Coefficients of polynomials that approximate a function best, rounded to the type they are for.
 
     python scripts/minimax.py --list
-    python scripts/minimax.py exp_f32             the coefficients, lowest power first, and the error
+    python scripts/minimax.py exp                 coefficients, lowest power first, and the error
 
 The error is weighted (mostly relative) and the largest one is made smallest by exchange (Remez) on
 a grid dense at the ends. Coefficients are rounded one after the other, lowest power first, and the
@@ -10,7 +10,6 @@ rest fitted anew each time, so that the later ones make up for the rounding of t
 
 from __future__ import annotations
 
-import argparse
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -72,7 +71,7 @@ def exchange(
             best = coefficients, largest
         if largest <= abs(solved[n]) * mpf("1.0001"):
             break
-        # One extremum of each run of one sign; of too many, the consecutive ones with the largest.
+        # One extremum of each run of one sign; of too many the smallest go; signs alternate.
         runs: list[int] = []
         for i, error in enumerate(errors):
             if runs and (errors[runs[-1]] > 0) == (error > 0):
@@ -81,7 +80,14 @@ def exchange(
             else:
                 runs.append(i)
         while len(runs) > n + 1:
-            runs.pop(0 if abs(errors[runs[0]]) < abs(errors[runs[-1]]) else -1)
+            sizes = [abs(errors[i]) for i in runs]
+            least = min(range(len(runs)), key=sizes.__getitem__)
+            if len(runs) == n + 2 or least in (0, len(runs) - 1):
+                runs.pop(0 if sizes[0] < sizes[-1] else -1)
+            else:
+                beside = least - 1 if sizes[least - 1] < sizes[least + 1] else least + 1
+                for at_run in sorted((least, beside), reverse=True):
+                    runs.pop(at_run)
         if len(runs) < n + 1:
             break
         at = runs
