@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import fx
 
-from straightline.lower.graph import Computed, Extern, Input, Item, Lowered, View
+from straightline.lower.graph import Computed, Extern, Host, Input, Item, Lowered, View
 from straightline.lower.tensor import Tensor
 from straightline.schedule.program import External, Program, Step
 
@@ -22,6 +22,11 @@ def program(graph: fx.Graph, lowered: Lowered) -> Program:
             case Extern(_, results):
                 reads = frozenset(memory(lowered, node.all_input_nodes))
                 steps.append(External(node.name, reads, frozenset(_names(results))))
+            case Host():
+                # A number read off a tensor.
+                reads = frozenset(memory(lowered, node.all_input_nodes))
+                if reads:
+                    steps.append(External(node.name, reads, frozenset()))
             case _:
                 pass
     (output,) = graph.find_nodes(op="output")

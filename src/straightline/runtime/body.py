@@ -19,8 +19,8 @@ from straightline.torch_private import autocast, operations
 from straightline.torch_private.marks import WRITES
 
 Lower: TypeAlias = Callable[[fx.GraphModule, Collection[int]], fx.Graph]
-"""Gives the graph to write in place of a module's, of whose outputs only those at these places matter:
-one with the same inputs that runs kernels."""
+"""Gives the graph to write in place of a module's, of whose outputs only those at these places
+matter: one with the same inputs that runs kernels."""
 
 _INFIX: Mapping[object, str] = {
     operator.add: "+",
