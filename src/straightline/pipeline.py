@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx
 
-from straightline import fallback
+from straightline import backends, fallback
 from straightline.capture import (
     cse,
     dirty,
@@ -32,10 +32,12 @@ from straightline.kernels import native
 from straightline.report import dump, trace
 from straightline.runtime import programs
 from straightline.runtime.body import Lower
+from straightline.switches import Consulted
 from straightline.torch_private import (
     autograd,
     derived,
     dynamo,
+    guards,
     keeping,
     owners,
     returns,
@@ -90,15 +92,24 @@ def _compile(
         translate.check(contract, traced)
         dynamo.report_strides(traced.forward)
         lifted = dict(zip([a.name for a in contract.arguments], traced.lifted, strict=False))
+        lower = _lowering(traced, config)
         if traced.backward is None:
             program = programs.build_inference(
-                contract, traced.forward, compile_id, observe, lifted, native.lowering(config)
+                contract, traced.forward, compile_id, observe, lifted, lower
             )
         else:
-            lower = native.lowering(config)
             program = _training(gm, contract, traced, compile_id, observe, lifted, lower)
     dynamo.count_compilation()
     return owners.register(program.call)
+
+
+def _lowering(traced: Stages, config: Config) -> Lower:
+    """What puts kernels into the graphs of a program, under the switches of this moment."""
+    on = backends.llvm.enabled
+    graphs = (traced.forward, traced.backward)
+    if any(graph is not None and native.has_work(graph.graph) for graph in graphs):
+        guards.assume_switch(on=on)
+    return native.Lowering(config, Consulted(kernels=on, code=dynamo.code()))
 
 
 def _training(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ulp
 
-from straightline.codegen.math import supported
+from straightline.codegen.math.expand import supported
 from straightline.ir.dtypes import f32, f64
 
 SINGLE = [name for name in ulp.FUNCTIONS if supported(name, f32)]

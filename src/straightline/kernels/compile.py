@@ -20,8 +20,13 @@ Builder = Callable[[Sequence[Kernel], Lowered], Called]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
+    """`off(name, key)` says whether the operation of this name runs as it is on tensors of this
+    dispatch key.
+    """
+
     fusion: bool = True
     fuel: int | None = None
+    off: Callable[[str, str], bool] = lambda _name, _key: False
 
 
 def with_kernels(
@@ -33,7 +38,7 @@ def with_kernels(
 ) -> fx.Graph:
     """The graph of `gm` with kernels for all that can be lowered. Outputs not `needed` are None."""
     pruned = _pruned(gm.graph, needed)
-    lowered = lower(gm, supports, pruned)
+    lowered = lower(gm, supports, pruned, options.off)
     program = steps.program(pruned, lowered)
     found = plan(program, fusion=options.fusion, fuel=options.fuel)
     if not found.kernels:

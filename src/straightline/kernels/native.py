@@ -12,7 +12,7 @@ from torch import fx
 from straightline.capture import origins
 from straightline.codegen.llvm.host import host
 from straightline.codegen.llvm.jit import compile_kernels
-from straightline.codegen.math import expand_kernel, supported
+from straightline.codegen.math.expand import expand_kernel, supported
 from straightline.config import Config
 from straightline.ir.index import Index
 from straightline.ir.nodes import Kernel
@@ -22,17 +22,29 @@ from straightline.kernels.work import work
 from straightline.launch.descriptor import describe
 from straightline.launch.launcher import kernel_builtin
 from straightline.lower.graph import Lowered
+from straightline.lower.rules import RULES
 from straightline.schedule.program import Launch
+from straightline.switches import Consulted
 
 
-def lowering(config: Config) -> Callable[[fx.GraphModule, Collection[int]], fx.Graph]:
-    """What puts kernels into graphs under these options."""
-    options = Options(fusion=config.fusion == "on", fuel=config.fusion_limit)
+class Lowering:
+    """Puts kernels into the graphs of one program."""
 
-    def lower(gm: fx.GraphModule, needed: Collection[int]) -> fx.Graph:
-        return with_kernels(gm, needed, build, supported, options)
+    def __init__(self, config: Config, switches: Consulted) -> None:
+        self.switches = switches
+        self._options = Options(
+            fusion=config.fusion == "on", fuel=config.fusion_limit, off=switches.off
+        )
 
-    return lower
+    def __call__(self, gm: fx.GraphModule, needed: Collection[int]) -> fx.Graph:
+        if not self.switches.kernels:
+            return gm.graph
+        return with_kernels(gm, needed, build, supported, self._options)
+
+
+def has_work(graph: fx.Graph) -> bool:
+    """Whether there is something in a graph that kernels may do."""
+    return any(RULES.find(node.target) is not None for node in graph.nodes)
 
 
 def build(kernels: Sequence[Kernel], lowered: Lowered) -> Called:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from straightline.capture import origins
 from straightline.ir.index import Index
 from straightline.ir.nodes import Buffer
 from straightline.kernels.numbers import Numbers
@@ -82,6 +83,7 @@ class _Rebuilder:
         arguments = [*tensors, *(self._numbers.number(each) for each in numbers)]
         node = self._new.call_function(function, tuple(arguments))
         node.meta = _origin(last)
+        node.meta[origins.SEVERAL] = tuple(origins.origin(self._by_name[n]) for n in step.origins)
         node.meta[WRITES] = True
 
     def _allocated(self, buffer: Buffer, default: fx.Node) -> fx.Node:

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch._C import _dispatch_get_all_op_names
 from torch._library.utils import is_builtin
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -129,6 +130,12 @@ def find(public_name: str) -> Any:
     namespace, _, rest = public_name.partition("::")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+def all_of_aten() -> set[str]:
+    """The names of torch's own operations, as `add.Tensor`."""
+    names = _dispatch_get_all_op_names()
+    return {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
 
 
 def path(target: object) -> str | None:
