@@ -51,7 +51,8 @@ INVARIANTS: Mapping[int, str] = {
     6: "a computed number is an `i64`, and its range is not empty",
     7: "what an index is divided by is known to be positive",
     # Names
-    8: "names are identifiers and no keywords of Python; buffers, folds, and sizes with axes have each one of their own",
+    8: "names are identifiers and no keywords of Python; buffers, folds, and sizes with axes have "
+    "each one of their own",
     9: "a kernel uses its own buffers and sizes, whose shapes and strides are of sizes alone",
     # Loops
     10: "an axis is used inside of its loop only, and no loop is inside of another of its axis",
