@@ -6,6 +6,7 @@ object. Its atoms carry their ranges: simplification needs no context. Division 
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import threading
@@ -21,8 +22,23 @@ Order: TypeAlias = tuple[int, str]
 # The lowest and the highest number that something can be; None where that is not known.
 Bounds: TypeAlias = tuple[int | None, int | None]
 
-_lock = threading.Lock()
-_table: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+class _Reference(weakref.ref[Any]):
+    """A weak reference to an interned object that knows where it is kept."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+_table: dict[tuple[Any, ...], _Reference] = {}
+# Taken again within itself: making an object may be when another one is found to be dead.
+_lock = threading.RLock()
+
+
+def _forget(reference: _Reference) -> None:
+    with _lock:
+        if _table.get(reference.key) is reference:
+            del _table[reference.key]
 
 
 def intern(cls: type[N], key: tuple[object, ...], fields: tuple[object, ...]) -> N:
@@ -30,14 +46,24 @@ def intern(cls: type[N], key: tuple[object, ...], fields: tuple[object, ...]) ->
 
     Interned objects are compared by identity.
     """
-    found: N | None = _table.get((cls, key))
-    if found is None:
-        node = object.__new__(cls)
-        for name, value in zip(cls.__slots__, fields, strict=False):  # type: ignore[attr-defined]
-            object.__setattr__(node, name, value)
-        with _lock:
-            found = _table.setdefault((cls, key), node)
-    return found
+    place = (cls, key)
+    reference = _table.get(place)
+    found: N | None = None if reference is None else reference()
+    if found is not None:
+        return found
+    node = object.__new__(cls)
+    for name, value in zip(cls.__slots__, fields, strict=False):  # type: ignore[attr-defined]
+        object.__setattr__(node, name, value)
+    made = _Reference(node, _forget)
+    made.key = place
+    with _lock:
+        reference = _table.get(place)
+        # Another thread may have been here in between.
+        other: N | None = None if reference is None else reference()
+        if other is not None:
+            return other
+        _table[place] = made
+    return node
 
 
 @dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -178,16 +204,22 @@ def _atoms(index: Index) -> Iterator[Atom]:
 
 Indexlike: TypeAlias = "Index | Atom | int"
 
+# What is asked again and again for the same shapes; bounded, so that it keeps little alive.
+_remembered = functools.lru_cache(maxsize=4096)
+
 
 def index(value: Indexlike) -> Index:
     """A number or an atom as an index."""
     match value:
         case Index():
             return value
-        case int():
-            return Index((), value)
         case _:
-            return Index((((value,), 1),), 0)
+            return _index(value)
+
+
+@_remembered
+def _index(value: Atom | int) -> Index:
+    return Index((), value) if isinstance(value, int) else Index((((value,), 1),), 0)
 
 
 ZERO, ONE = index(0), index(1)
@@ -200,9 +232,14 @@ def _sum(counts: Mapping[Product, int], constant: int) -> Index:
 
 
 def add(*values: Indexlike) -> Index:
+    return _add(*map(index, values))
+
+
+@_remembered
+def _add(*values: Index) -> Index:
     counts: dict[Product, int] = {}
     constant = 0
-    for value in map(index, values):
+    for value in values:
         constant += value.constant
         for product, count in value.terms:
             counts[product] = counts.get(product, 0) + count
@@ -210,7 +247,11 @@ def add(*values: Indexlike) -> Index:
 
 
 def mul(left: Indexlike, right: Indexlike) -> Index:
-    left, right = index(left), index(right)
+    return _mul(index(left), index(right))
+
+
+@_remembered
+def _mul(left: Index, right: Index) -> Index:
     counts: dict[Product, int] = {}
     for one, count in (*left.terms, ((), left.constant)):
         for other, times in (*right.terms, ((), right.constant)):
@@ -270,7 +311,11 @@ def _joined(value: Index, low: Mod, factor: Index) -> Index | None:
 
 def floordiv(top: Indexlike, bottom: Indexlike) -> Index:
     """`top // bottom`, for a positive `bottom`."""
-    top, bottom = index(top), index(bottom)
+    return _floordiv(index(top), index(bottom))
+
+
+@_remembered
+def _floordiv(top: Index, bottom: Index) -> Index:
     if bottom is ONE:
         return top
     multiple, rest = _split(top, bottom)
@@ -300,7 +345,11 @@ def _div(top: Index, bottom: Index) -> Index:
 
 def mod(top: Indexlike, bottom: Indexlike) -> Index:
     """`top % bottom`, for a positive `bottom`."""
-    top, bottom = index(top), index(bottom)
+    return _mod(index(top), index(bottom))
+
+
+@_remembered
+def _mod(top: Index, bottom: Index) -> Index:
     _, rest = _split(top, bottom)
     if within(rest, bottom):
         return rest
@@ -469,7 +518,11 @@ def _atom_bounds(atom: Atom) -> Bounds:
 
 def at_least(value: Indexlike, low: int) -> bool:
     """Whether it is known to be `low` or more."""
-    value = index(value)
+    return _at_least(index(value), low)
+
+
+@_remembered
+def _at_least(value: Index, low: int) -> bool:
     least = bounds(value)[0]
     if least is None or least < low:
         least = bounds(_lowest(value))[0]
