@@ -262,12 +262,13 @@ class _Verifier:
                 self.atoms(value, frozenset(), buffer)
 
     def body(self, body: tuple[Statement, ...], scope: _Scope) -> None:
+        seen: set[Expr] = set()
         for number, statement in enumerate(body):
             path = (*scope.path, number)
             for value in statement_indices(statement):
                 _check_index(value)
                 self.atoms(value, scope.axes, statement)
-            self.expressions(statement, scope)
+            self.expressions(statement, scope, seen)
             match statement:
                 case Loop():
                     self.loop(statement, scope, path)
@@ -320,8 +321,10 @@ class _Verifier:
         _require(store.mask is None or store.mask.dtype is b1, 4, store)
         self.stored.add(buffer)
 
-    def expressions(self, statement: Statement, scope: _Scope) -> None:
-        for expr in walk(*expressions(statement)):
+    def expressions(self, statement: Statement, scope: _Scope, seen: set[Expr]) -> None:
+        """Those of a statement, but for the ones `seen` in the same body before."""
+        for expr in walk(*expressions(statement), skip=seen):
+            seen.add(expr)
             if expr not in self.sound:
                 check_expression(expr)
                 self.sound.add(expr)
