@@ -5,14 +5,14 @@ import itertools
 import numpy as np
 import pytest
 from generate import same
-from running import IDS, TARGETS, at, both, buffer, mapped, numbers_of
+from running import IDS, TARGETS, at, both, buffer, kernel, mapped, numbers_of, put
 
 from straightline.codegen.llvm.emit import emit
 from straightline.codegen.llvm.host import host
 from straightline.ir.arithmetic import MEMORY
-from straightline.ir.dtypes import BY_NAME, DType, b1, bf16, f16, f32, f64
+from straightline.ir.dtypes import BY_NAME, DType, b1, bf16, f16, f32, f64, u16, u64
 from straightline.ir.index import Axis, index
-from straightline.ir.nodes import Const, op
+from straightline.ir.nodes import Const, How, Loop, cast, op
 from straightline.ir.ops import OPERATIONS, Operands, Result
 
 COMPUTED = [dtype for dtype in BY_NAME.values() if dtype not in (bf16, f16)]
@@ -23,12 +23,17 @@ TAKES = {
     Operands.BITS: [dtype for dtype in COMPUTED if not dtype.is_float],
     Operands.ANY: COMPUTED,
 }
-CASES = [
-    (name, dtype)
-    for name, operation in OPERATIONS.items()
-    if operation.ulp == 0 and operation.result is not Result.GIVEN
-    for dtype in TAKES[operation.operands]
-]
+OPERATIONS_OF = {
+    dtype: [
+        operation
+        for operation in OPERATIONS.values()
+        if operation.ulp == 0
+        and operation.result is not Result.GIVEN
+        and dtype in TAKES[operation.operands]
+    ]
+    for dtype in COMPUTED
+}
+WITH_CONSTANTS = ("quotient", "remainder", "floordiv", "mod", "shl", "shr", "min", "max")
 FLOATS = [
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 1e-3, 7.25, 1e10, -1e10, 127.0, 128.0,
     255.0, 256.0, -128.0, -129.0, 32767.0, 32768.0, 65535.5, 2.0**31 - 1, 2.0**31, -(2.0**31),
@@ -58,73 +63,80 @@ def operands(dtype: DType, arity: int) -> list[np.ndarray]:
     values = specials(dtype)
     if arity == 3:
         rng = np.random.default_rng(0)
-        values = [rng.choice(values, 4001) for _ in range(3)]
-        return [np.ascontiguousarray(v) for v in values]
+        return [rng.choice(values, 4001) for _ in range(3)]
     columns = zip(*itertools.product(values, repeat=arity), strict=True)
     return [np.array(column, MEMORY[dtype]) for column in columns]
 
 
-def compare(dtype: DType, result: DType, arity: int, build, target) -> None:
+def compare(dtype: DType, arity: int, values, target) -> None:
+    """What expressions of operands come to, all stored by one kernel; `values` makes them."""
     given = operands(dtype, arity)
     count = len(given[0])
     axis = Axis("i", index(count))
     sources = [buffer(f"in{k}", dtype, count) for k in range(arity)]
-    out = buffer("out", result, count)
-    value = build([at(source, axis) for source in sources])
+    exprs = values([at(source, axis) for source in sources])
+    outs = [buffer(f"out{k}", expr.dtype, count) for k, expr in enumerate(exprs)]
     arrays = {source.name: array for source, array in zip(sources, given, strict=True)}
-    arrays["out"] = np.zeros(count, MEMORY[result])
-    expected, found = both(mapped("operation", value, axis, sources, out), arrays, {}, target)
-    left, right = (numbers_of(each["out"], result) for each in (expected, found))
-    if not same(left, right):
-        wrong = ~((left == right) | ((left != left) & (right != right)))
-        pytest.fail(f"{[g[wrong][:5] for g in given]}: {right[wrong][:5]}, not {left[wrong][:5]}")
+    arrays |= {out.name: np.zeros(count, MEMORY[out.dtype]) for out in outs}
+    stores = tuple(put(out, [axis], expr) for out, expr in zip(outs, exprs, strict=True))
+    loop = Loop(axis, How.VECTOR, stores)
+    expected, found = both(kernel("operations", [loop], sources, outs), arrays, {}, target)
+    for out, expr in zip(outs, exprs, strict=True):
+        left, right = (numbers_of(each[out.name], out.dtype) for each in (expected, found))
+        if not same(left, right):
+            wrong = ~((left == right) | ((left != left) & (right != right)))
+            where = [operand[wrong][:5] for operand in given]
+            pytest.fail(f"{expr} at {where}: {right[wrong][:5]}, not {left[wrong][:5]}")
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
-@pytest.mark.parametrize(("name", "dtype"), CASES, ids=[f"{n}-{d}" for n, d in CASES])
-def test_operation(name, dtype, target):
-    operation = OPERATIONS[name]
-    result = b1 if operation.result is Result.BOOL else dtype
-    compare(dtype, result, operation.arity, lambda args: op(name, *args), target)
+@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
+@pytest.mark.parametrize("arity", [1, 2, 3])
+def test_operations(dtype, arity, target):
+    operations = [each for each in OPERATIONS_OF[dtype] if each.arity == arity]
+    if operations:
+        compare(dtype, arity, lambda args: [op(each.name, *args) for each in operations], target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [case for case in CASES if case[0] in ("quotient", "mod", "shl", "shr", "floordiv", "min")],
-)
-def test_operation_with_a_constant(name, dtype, target):
-    for number in specials(dtype).tolist():
-        second = Const(dtype, number)
-        compare(dtype, dtype, 1, lambda args: op(name, args[0], second), target)  # noqa: B023
+@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
+def test_operations_with_a_constant(dtype, target):
+    operations = [each for each in OPERATIONS_OF[dtype] if each.name in WITH_CONSTANTS]
+    numbers = [n for n in specials(dtype).tolist() if n in (0, 1, -1, 3, 7, dtype.bits)]
+    if operations:
+        compare(
+            dtype,
+            1,
+            lambda args: [
+                op(each.name, args[0], Const(dtype, n)) for each in operations for n in numbers
+            ],
+            target,
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("old", BY_NAME.values(), ids=BY_NAME)
-@pytest.mark.parametrize("new", BY_NAME.values(), ids=BY_NAME)
-def test_cast(old, new, target):
-    compare(old, new, 1, lambda args: op("cast", args[0], dtype=new), target)
+def test_casts(old, target):
+    compare(old, 1, lambda args: [cast(args[0], new) for new in BY_NAME.values()], target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
-def test_all_of_half_precision(target):
-    for dtype in (bf16, f16):
-        given = np.arange(1 << 16, dtype="uint16").view(MEMORY[dtype])
-        axis = Axis("i", index(len(given)))
-        source, out = buffer("in", dtype, len(given)), buffer("out", f32, len(given))
-        program = mapped("widen", op("cast", at(source, axis), dtype=f32), axis, [source], out)
-        arrays = {"in": given, "out": np.zeros(len(given), "float32")}
-        expected, found = both(program, arrays, {}, target)
-        assert same(expected["out"], found["out"])
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+def test_every_number_of_half_precision(dtype, target):
+    given = np.arange(1 << 16, dtype="uint16").view(MEMORY[dtype])
+    axis = Axis("i", index(len(given)))
+    source, out = buffer("in", dtype, len(given)), buffer("out", f32, len(given))
+    program = mapped("widen", cast(at(source, axis), f32), axis, [source], out)
+    arrays = {"in": given, "out": np.zeros(len(given), "float32")}
+    expected, found = both(program, arrays, {}, target)
+    assert same(expected["out"], found["out"])
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 def test_select_and_bitcast(target):
-    compare(
-        f32, f32, 2, lambda args: op("select", op("lt", args[0], args[1]), *args), target
-    )  # fmt: skip
-    compare(f64, BY_NAME["u64"], 1, lambda a: op("bitcast", a[0], dtype=BY_NAME["u64"]), target)
-    compare(bf16, BY_NAME["u16"], 1, lambda a: op("bitcast", a[0], dtype=BY_NAME["u16"]), target)
+    compare(f32, 2, lambda args: [op("select", op("lt", args[0], args[1]), *args)], target)
+    compare(f64, 1, lambda args: [op("bitcast", args[0], dtype=u64)], target)
+    compare(bf16, 1, lambda args: [op("bitcast", args[0], dtype=u16)], target)
 
 
 def test_a_function_that_was_not_expanded_is_named():
