@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from straightline.ir.arithmetic import MEMORY
+from straightline.ir.arithmetic import MEMORY, is_nan
 from straightline.ir.dtypes import BY_NAME, DType, b1, bf16, f16, f32, f64, i8, i32, i64
 from straightline.ir.index import Axis, Given, Index, Size, add, evaluate, floordiv, index, mod, mul
 from straightline.ir.nodes import (
@@ -61,14 +61,13 @@ LENGTHS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33)
 FAILED = 17
 
 
-def same(left: np.ndarray, right: np.ndarray) -> bool:
-    """Whether memory is the same to the bit; any NaN is like any other."""
-    if left.dtype.kind == "f":
-        nan = np.isnan(left)
-        if not np.array_equal(nan, np.isnan(right)):
-            return False
-        left, right = left[~nan], right[~nan]
-    return left.tobytes() == right.tobytes()
+def same(kernel: Kernel, name: str, left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether two memories of that buffer are the same to the bit; any NaN is like any other."""
+    (dtype,) = (buffer.dtype for buffer in kernel.buffers if buffer.name == name)
+    nan = is_nan(left, dtype)
+    if not np.array_equal(nan, is_nan(right, dtype)):
+        return False
+    return bool(left[~nan].tobytes() == right[~nan].tobytes())
 
 
 def random_kernel(

@@ -153,6 +153,14 @@ def _fma(dtype: DType, a: Array, b: Array, c: Array) -> Array:
     return result
 
 
+def _ldexp(dtype: DType, x: Array, n: Array) -> Array:
+    power = np.where(n > 0, np.inf, 0).astype(x.dtype)
+    extreme = np.where(np.isnan(x), power, x * power)
+    # No step from the smallest number to the largest is longer.
+    steps = np.floor(np.clip(np.where(np.isfinite(n), n, 0), -3000, 3000)).astype("int32")
+    return np.where(np.isnan(n), n, np.where(np.isinf(n), extreme, np.ldexp(x, steps)))
+
+
 def _moderate(value: Array) -> Array:
     """Where nothing that `_fma` computes from it overflows or is lost below the normal numbers."""
     size = np.abs(value)
@@ -232,6 +240,7 @@ EXACT: Mapping[str, Callable[..., Array]] = {
     "round": _plain(np.rint),
     "copysign": _plain(np.copysign),
     "nextafter": _plain(np.nextafter),
+    "ldexp": _ldexp,
     "quotient": _division("quotient", _quotient),
     "remainder": _division("remainder", np.fmod),
     "floordiv": _division("floordiv", np.floor_divide),

@@ -419,6 +419,16 @@ def within(value: Indexlike, bound: Indexlike) -> bool:
     return at_least(sub(sub(bound, _highest(value)), 1), 0)
 
 
+def known_less(left: Indexlike, right: Indexlike) -> bool | None:
+    """Whether `left < right`; None where that is not known or not always the same."""
+    difference = sub(right, left)
+    if at_least(difference, 1) or at_least(sub(right, _highest(index(left))), 1):
+        return True
+    if at_least(mul(difference, -1), 0) or at_least(sub(left, _highest(index(right))), 0):
+        return False
+    return None
+
+
 def _highest(value: Index) -> Index:
     """An upper bound, in sizes alone where the axes in it only make it larger."""
     result = index(value.constant)

@@ -13,6 +13,8 @@ Each gives a value for every input. What hardware or C leave open is settled her
 * `min` and `max` give NaN where either operand is NaN, and comparisons with NaN are false but for
   `ne`. Zeros compare equal, whatever their sign.
 * `round` goes to the even neighbour at ties.
+* `ldexp(x, n)` is `x * 2**floor(n)`, rounded once. The power of an infinite `n` is infinite or
+  zero: NaN times that is the power itself, and infinity times zero NaN, as AVX-512 has it.
 """
 
 from __future__ import annotations
@@ -87,6 +89,7 @@ OPERATIONS: Mapping[str, Operation] = _table(
     Operation("round", 1, _F),
     Operation("copysign", 2, _F),
     Operation("nextafter", 2, _F, cost=4),
+    Operation("ldexp", 2, _F, cost=2),
     # Integers; `quotient` and `remainder` truncate as in C, `floordiv` and `mod` round down.
     Operation("quotient", 2, _I, cost=20),
     Operation("remainder", 2, _I, cost=20),

@@ -1,4 +1,4 @@
-"""Rewriting expressions: putting others in place of loads and axes.
+"""Rewriting expressions: simplifying, and putting others in place of loads and axes.
 
 Expressions are graphs with shared parts, and stay so: each node is rewritten once, whatever the
 number of its uses, and one in which nothing changes stays the same object.
@@ -6,10 +6,27 @@ number of its uses, and one in which nothing changes stays the same object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 
 from straightline.ir.index import Atom, Axis, Given, Index, Indexlike, index, substitute
-from straightline.ir.nodes import Const, Expr, Load, Op, Position, op, walk
+from straightline.ir.nodes import (
+    Accumulate,
+    Check,
+    Const,
+    Declare,
+    Expr,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Position,
+    Statement,
+    Store,
+    op,
+    walk,
+)
+from straightline.ir.rules import TRUE, reduced
 
 Memo = MutableMapping[Expr, Expr]
 
@@ -112,8 +129,60 @@ def guarded(expr: Expr, mask: Expr, memo: Memo | None = None) -> Expr:
     return rebuild(expr, make, done)
 
 
+def simplify(expr: Expr, memo: Memo | None = None) -> Expr:
+    """An expression with the same bits everywhere (but for those of a NaN), by `rules.RULES`."""
+
+    def make(old: Expr, done: Memo) -> Expr:
+        return reduced(with_operands(old, done))
+
+    return rebuild(expr, make, memo)
+
+
 def conjunction(left: Expr | None, right: Expr | None) -> Expr | None:
     """The mask that holds where both do; None is the one that always does."""
     if left is None or left is right:
         return right
-    return left if right is None else op("and", left, right)
+    return left if right is None else reduced(op("and", left, right))
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+def map_expressions(
+    body: tuple[Statement, ...], change: Callable[[Expr], Expr]
+) -> tuple[Statement, ...]:
+    """The statements with each expression changed, those of their index expressions too.
+
+    What a changed mask or condition makes needless is left out.
+    """
+    return tuple(new for old in body for new in _changed(old, change))
+
+
+def _changed(statement: Statement, change: Callable[[Expr], Expr]) -> Iterator[Statement]:
+    def masked(mask: Expr | None) -> Expr | None:
+        new = None if mask is None else change(mask)
+        return None if new is TRUE else new
+
+    match statement:
+        case Loop(axis, how, body):
+            yield Loop(axis, how, map_expressions(body, change))
+        case Accumulate(fold, values, mask):
+            yield Accumulate(fold, tuple(map(change, values)), masked(mask))
+        case Store(buffer, coords, value, mask):
+            guard = masked(mask)
+            new = {number.value: change(number.value) for at in coords for number in at.computed}
+            moved = tuple(reindex(coord, new) for coord in coords)
+            yield Store(buffer, moved, change(value), guard)
+        case Check(condition, code):
+            new_condition = change(condition)
+            if new_condition is not TRUE:
+                yield Check(new_condition, code)
+        case Declare():
+            yield statement
+
+
+def simplify_kernel(kernel: Kernel) -> Kernel:
+    """A kernel that does the same, by `simplify`."""
+    memo: Memo = {}
+    body = map_expressions(kernel.body, lambda expr: simplify(expr, memo))
+    return dataclasses.replace(kernel, body=body)

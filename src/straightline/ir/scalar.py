@@ -110,6 +110,18 @@ def _nextafter(dtype: DType, a: float, b: float) -> float:
     return float(_from_bits(dtype, _bits(dtype, a) + (1 if (a < b) == (a > 0) else -1)))
 
 
+def _ldexp(dtype: DType, x: float, n: float) -> float:
+    if math.isinf(n):
+        power = math.inf if n > 0 else 0.0
+        return power if math.isnan(x) else x * power
+    if math.isnan(n):
+        return n
+    try:
+        return rounded(dtype, math.ldexp(x, math.floor(min(max(n, -3000.0), 3000.0))))
+    except OverflowError:
+        return math.copysign(math.inf, x)
+
+
 def fma(dtype: DType, a: float, b: float, c: float) -> float:
     """`a * b + c`, rounded once."""
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)) or 0 in (a, b):
@@ -235,7 +247,7 @@ def _nearest(new: DType, value: Number) -> float:
 
 def known(name: str) -> bool:
     """Whether `apply` has the operation."""
-    return name in (SELECT, "cast", "bitcast", "fma", "nextafter") or any(
+    return name in (SELECT, "cast", "bitcast", "fma", "nextafter", "ldexp") or any(
         name in table for table in (_FLOAT, _INTEGER, _COMPARISON)
     )
 
@@ -253,6 +265,8 @@ def apply(name: str, old: DType, new: DType, *args: Number) -> Number:
             return fma(old, *map(float, args))
         case "nextafter":
             return _nextafter(old, *map(float, args))
+        case "ldexp":
+            return _ldexp(old, *map(float, args))
         case _ if name in _COMPARISON:
             return _COMPARISON[name](*args)
         case _ if old.is_float:

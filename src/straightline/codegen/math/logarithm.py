@@ -1,0 +1,170 @@
+"""log and its kin: `x = 2**e * (1 + f)` with a small `f`, and log(1 + f)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from straightline.codegen.math.value import (
+    Value,
+    choose,
+    constant,
+    copysign,
+    fma,
+    polynomial,
+    select,
+    sqrt,
+)
+from straightline.ir.dtypes import f32
+
+LOG_2 = 0.6931471805599453
+LOG2_E = 1.4426950408889634
+LOG10_E = 0.4342944819032518
+LOG10_2 = 0.3010299956639812
+INFINITY, NAN = float("inf"), float("nan")
+
+
+@dataclass(frozen=True)
+class Table:
+    """`lowest` are the bits of the least 1 + f; the largest is twice that."""
+
+    lowest: int
+    log1p: tuple[float, ...]
+
+
+# Where e * log(2) and log(1 + f) cancel most, for arguments a little below `lowest`, the sum has
+# lost least with f from -1/4 to 1/2 when log(1 + f) is rounded once (log, log1p), and with f from
+# sqrt(1/2) - 1 to sqrt(2) - 1 when it is rounded twice (log2, log10).
+NARROW = {
+    # (log(1 + f) - f) / f**2: relative error of log(1 + f) 2**-26.4
+    f32: Table(
+        lowest=0x3F400000,
+        log1p=(
+            -0.5,
+            0.3333345055580139,
+            -0.25000110268592834,
+            0.19990816712379456,
+            -0.16647575795650482,
+            0.14482267200946808,
+            -0.13164177536964417,
+            0.10436548292636871,
+            -0.0446682944893837,
+        ),
+    ),
+}
+ROOT = {
+    # the same: 2**-26.5
+    f32: Table(
+        lowest=0x3F3504F3,
+        log1p=(
+            -0.49999988079071045,
+            0.33333325386047363,
+            -0.25001609325408936,
+            0.20001444220542908,
+            -0.16606935858726501,
+            0.1418970674276352,
+            -0.13271768391132355,
+            0.12884758412837982,
+            -0.07541883736848831,
+        ),
+    ),
+}
+
+
+def rest_of_log1p(f: Value, table: Table) -> Value:
+    """log(1 + f) - f."""
+    square = f * f
+    if f.dtype is f32:
+        return square * polynomial(f, table.log1p)
+    # log(1 + f) = 2 * atanh(s) for s = f / (2 + f), written so that f itself is not rounded.
+    s = f / (f + 2.0)
+    z = s * s
+    half = square * 0.5
+    return s * fma(z, polynomial(z, table.log1p), half) - half
+
+
+def log1p_reduced(f: Value, table: Table) -> Value:
+    if f.dtype is f32:
+        return fma(f * f, polynomial(f, table.log1p), f)
+    return f + rest_of_log1p(f, table)
+
+
+def split(x: Value, table: Table) -> tuple[Value, Value]:
+    """(e, f) with `x = 2**e * (1 + f)`, for positive finite `x`."""
+    layout = x.layout
+    unit = float(1 << layout.mantissa)
+    subnormal = x < layout.smallest_normal
+    bits = select(subnormal, x * unit, x).bits
+    raised = (bits - table.lowest) & -(1 << layout.mantissa)
+    f = (bits - raised).as_float - 1.0
+    less = choose(subnormal, -float(layout.mantissa), 0.0, x.dtype)
+    return fma(raised.to(x.dtype), 1.0 / unit, less), f
+
+
+def _at_edges(x: Value, result: Value, pole: float) -> Value:
+    """`result` for finite `x > pole`; at the pole minus infinity, and NaN below it."""
+    result = select(x < INFINITY, result, x)
+    below = select(x.equals(pole), constant(-INFINITY, x.dtype), NAN)
+    return select(x <= pole, below, result)
+
+
+def log(x: Value, has_scale: bool) -> Value:
+    table = NARROW[x.dtype]
+    e, f = split(x, table)
+    return _at_edges(x, fma(e, LOG_2, log1p_reduced(f, table)), 0.0)
+
+
+def log2(x: Value, has_scale: bool) -> Value:
+    table = ROOT[x.dtype]
+    e, f = split(x, table)
+    return _at_edges(x, e + fma(f, LOG2_E, rest_of_log1p(f, table) * LOG2_E), 0.0)
+
+
+def log10(x: Value, has_scale: bool) -> Value:
+    table = ROOT[x.dtype]
+    e, f = split(x, table)
+    r = fma(f, LOG10_E, rest_of_log1p(f, table) * LOG10_E)
+    return _at_edges(x, fma(e, LOG10_2, r), 0.0)
+
+
+def finite_log1p(x: Value) -> Value:
+    """log(1 + x) for finite x > -1; of either zero, zero of either sign."""
+    layout, table = x.layout, NARROW[x.dtype]
+    unit = 1 << layout.mantissa
+    raised = ((x + 1.0).bits - table.lowest) & -unit
+    # f = x / 2**e + (1 / 2**e - 1); 1 / 2**e may be subnormal, four times that is not.
+    down = ((layout.one + 2 * unit) - raised).as_float
+    f = (x.bits - raised).as_float + fma(down, 0.25, -1.0)
+    return fma(raised.to(x.dtype), LOG_2 / unit, log1p_reduced(f, table))
+
+
+def log1p(x: Value, has_scale: bool) -> Value:
+    return _at_edges(x, copysign(finite_log1p(x), x), -1.0)
+
+
+def asinh(x: Value, has_scale: bool) -> Value:
+    """log(a + sqrt(a**2 + 1)) for a = |x|; of large ones, log(2a)."""
+    a = abs(x)
+    large = a > 2.0 ** (x.layout.mantissa + 5)
+    square = a * a
+    inside = select(large, a, a + square / (sqrt(square + 1.0) + 1.0))
+    r = finite_log1p(inside) + choose(large, LOG_2, 0.0, x.dtype)
+    return copysign(select(a < INFINITY, r, a), x)
+
+
+def acosh(x: Value, has_scale: bool) -> Value:
+    """log(1 + t + sqrt(2t + t**2)) for t = x - 1; of large ones, log(2x)."""
+    t = x - 1.0
+    large = x > 2.0 ** (x.layout.mantissa + 5)
+    inside = select(large, x, t + sqrt(fma(t, t, t + t)))
+    r = finite_log1p(inside) + choose(large, LOG_2, 0.0, x.dtype)
+    r = select(x < INFINITY, r, x)
+    return select(x < 1.0, NAN, r)
+
+
+def atanh(x: Value, has_scale: bool) -> Value:
+    """log1p(2a / (1 - a)) / 2 for a = |x|."""
+    a = abs(x)
+    ratio = (a + a) / (1.0 - a)
+    r = finite_log1p(ratio) * 0.5
+    r = select(a < 1.0, r, select(a.equals(1.0), constant(INFINITY, x.dtype), NAN))
+    return copysign(r, x)
