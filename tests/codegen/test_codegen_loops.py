@@ -234,7 +234,9 @@ def test_stored_values_are_not_loaded_again():
         put(out, [axis], op("abs", at(out, axis))),
     )
     text = emit([kernel("twice", [Loop(axis, How.VECTOR, body)], [source], [out], [N])], AVX512)
-    loads = [line for line in text.splitlines() if "= load <" in line or "@llvm.masked.load" in line]
+    loads = [
+        line for line in text.splitlines() if "= load <" in line or "@llvm.masked.load" in line
+    ]
     vectors = [line for line in loads if "declare" not in line]
     stores = text.count("store <16 x float>")
     assert len(vectors) == stores // 2 + 1  # those of whole vectors, and the one under a mask

@@ -139,13 +139,6 @@ def test_select_and_bitcast(target):
     compare(bf16, 1, lambda args: [op("bitcast", args[0], dtype=u16)], target)
 
 
-def test_a_function_that_was_not_expanded_is_named():
-    axis, source, out = Axis("i", index(3)), buffer("in", f32, 3), buffer("out", f32, 3)
-    unexpanded = mapped("unexpanded", op("tanh", at(source, axis)), axis, [source], out)
-    with pytest.raises(ValueError, match="tanh of f32"):
-        emit([unexpanded], host())
-
-
 def test_arithmetic_on_half_precision_is_an_error():
     axis, source, out = Axis("i", index(3)), buffer("in", bf16, 3), buffer("out", bf16, 3)
     wrong = mapped("wrong", op("neg", at(source, axis)), axis, [source], out)

@@ -10,6 +10,7 @@ floats do not depend on the order. Where the status is not zero, memory means no
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable
@@ -41,6 +42,7 @@ from straightline.ir.nodes import (
     op,
 )
 from straightline.ir.ops import COMBINES, OPERATIONS, Operands, Result
+from straightline.ir.rewrite import conjunction
 
 STORED = tuple(BY_NAME.values())
 COMPUTED = tuple(dtype for dtype in STORED if dtype not in (bf16, f16))
@@ -61,9 +63,8 @@ LENGTHS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33)
 FAILED = 17
 
 
-def same(kernel: Kernel, name: str, left: np.ndarray, right: np.ndarray) -> bool:
-    """Whether two memories of that buffer are the same to the bit; any NaN is like any other."""
-    (dtype,) = (buffer.dtype for buffer in kernel.buffers if buffer.name == name)
+def same(dtype: DType, left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether two memories of that type are the same to the bit; any NaN is like any other."""
     nan = is_nan(left, dtype)
     if not np.array_equal(nan, is_nan(right, dtype)):
         return False
@@ -176,17 +177,17 @@ class _Maker:
         chosen = [axis for axis in axes if self.chance(0.8)]
         if self.chance(0.3):
             self.random.shuffle(chosen)
-        coords, shape, masks = [], [], []
+        coords: list[Index] = []
+        shape: list[Index] = []
+        masks: list[Expr | None] = []
         for axis in chosen:
             coord, length, mask = self.coordinate(axis, axes, checks)
             coords.append(coord)
             shape.append(length)
-            masks += [mask] if mask is not None else []
+            masks.append(mask)
         if self.chance(0.1):
             masks.append(op("eq", self.position(axes), Const(i64, 1)))
-        mask = masks[0] if masks else None
-        for other in masks[1:]:
-            mask = op("and", mask, other)
+        mask = functools.reduce(conjunction, masks, None)
         dtype = self.random.choice(STORED)
         value = Load(self.buffer(dtype, tuple(shape)), tuple(coords), mask)
         return cast(value, f32) if dtype in (bf16, f16) else value
@@ -353,6 +354,7 @@ class _Maker:
 
     def fold(self, values: list[Expr], at: Axis) -> tuple[Fold, tuple[Expr, ...]]:
         """A fold and a value for it whose order does not show."""
+        # That of `logsumexp` is a function.
         names = [name for name in COMBINES if name != "logsumexp"]
         combine = COMBINES[self.random.choice(names)]
         dtype = self.random.choice(TAKEN[combine.operands])

@@ -84,9 +84,9 @@ def _bits(dtype: DType, value: Number) -> int:
 
 
 def _divide(a: float, b: float) -> float:
-    if b == 0 and a == a:
-        return math.copysign(math.inf, a) * math.copysign(1.0, b) if a else math.nan
-    return a / b if b == b else math.nan
+    if b != 0:
+        return a / b
+    return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
 def _fmod(a: float, b: float) -> float:

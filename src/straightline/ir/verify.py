@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -50,7 +51,8 @@ INVARIANTS: Mapping[int, str] = {
     6: "a computed number is an `i64`, and its range is not empty",
     7: "what an index is divided by is known to be positive",
     # Names
-    8: "names are identifiers; buffers, folds, and sizes with axes have each one of their own",
+    8: "names are identifiers and no keywords of Python; buffers, folds, and sizes with axes have "
+    "each one of their own",
     9: "a kernel uses its own buffers and sizes, whose shapes and strides are of sizes alone",
     # Loops
     10: "an axis is used inside of its loop only, and no loop is inside of another of its axis",
@@ -368,7 +370,8 @@ class _Verifier:
 def _names(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
-        _require(name.isidentifier() and name not in seen, 8, name)
+        _require(name.isidentifier() and not keyword.iskeyword(name), 8, name)
+        _require(name not in seen, 8, name)
         seen.add(name)
 
 
