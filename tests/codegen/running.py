@@ -14,7 +14,7 @@ from straightline.codegen.llvm.plan import passed_scratch
 from straightline.codegen.target import AVX2, AVX512, SSE4, Target
 from straightline.ir import index as ix
 from straightline.ir.arithmetic import MEMORY
-from straightline.ir.dtypes import DType, bf16
+from straightline.ir.dtypes import DType
 from straightline.ir.index import Axis, Index, Size, evaluate, index
 from straightline.ir.interpret import interpret
 from straightline.ir.nodes import Buffer, Expr, How, Kernel, Load, Loop, Statement, Store
@@ -72,11 +72,6 @@ def both(
     assert interpret(kernel, expected, sizes or {}) == 0
     assert run(kernel, found, sizes, target) == 0
     return expected, found
-
-
-def numbers_of(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """bf16 as the numbers it stands for."""
-    return (array.astype("uint32") << 16).view("float32") if dtype is bf16 else array
 
 
 def buffer(name: str, dtype: DType, *shape: ix.Indexlike) -> Buffer:

@@ -27,7 +27,7 @@ from straightline.ir.nodes import (
 )
 
 ROWS, COLUMNS = Size("r"), Size("c")
-I, J = Axis("i", index(ROWS)), Axis("j", index(COLUMNS))
+ROW, COL = Axis("i", index(ROWS)), Axis("j", index(COLUMNS))
 SHAPES = [(1, 1), (3, 7), (17, 64), (5, 100), (70, 33), (2, 1023), (0, 5), (5, 0)]
 RNG = np.random.default_rng(0)
 EXACT = [
@@ -42,13 +42,13 @@ def folded(kind, combine, dtype, mask=False):
     """Rows, columns, or the whole of a matrix."""
     fold = Fold("f", combine, fold_types(combine, dtype))
     source = buffer("in", dtype, ROWS, COLUMNS)
-    values = [at(source, I, J)]
+    values = [at(source, ROW, COL)]
     if combine.startswith("arg"):
-        position = {"rows": J, "columns": I, "whole": ix.add(ix.mul(I, COLUMNS), J)}[kind]
+        position = {"rows": COL, "columns": ROW, "whole": ix.add(ix.mul(ROW, COLUMNS), COL)}[kind]
         values.append(Position(index(position)))
-    only = op("ne", op("and", Position(ix.add(I, J)), Const(i64, 3)), Const(i64, 0))
+    only = op("ne", op("and", Position(ix.add(ROW, COL)), Const(i64, 3)), Const(i64, 0))
     take = Accumulate(fold, tuple(values), only if mask else None)
-    along = {"rows": [I], "columns": [J], "whole": []}[kind]
+    along = {"rows": [ROW], "columns": [COL], "whole": []}[kind]
     outs = [
         buffer(f"out{k}", part, *(axis.extent for axis in along))
         for k, part in enumerate(fold.dtypes)
@@ -56,13 +56,13 @@ def folded(kind, combine, dtype, mask=False):
     stores = [put(out, along, Folded(fold, k)) for k, out in enumerate(outs)]
     match kind:
         case "rows":
-            row = (Declare(fold), Loop(J, How.VECTOR, (take,)), *stores)
-            body = [Loop(I, How.PARALLEL, row)]
+            row = (Declare(fold), Loop(COL, How.VECTOR, (take,)), *stores)
+            body = [Loop(ROW, How.PARALLEL, row)]
         case "columns":
-            column = (Declare(fold), Loop(I, How.SERIAL, (take,)), *stores)
-            body = [Loop(J, How.VECTOR, column)]
+            column = (Declare(fold), Loop(ROW, How.SERIAL, (take,)), *stores)
+            body = [Loop(COL, How.VECTOR, column)]
         case _:
-            nest = Loop(I, How.SERIAL, (Loop(J, How.VECTOR, (take,)),))
+            nest = Loop(ROW, How.SERIAL, (Loop(COL, How.VECTOR, (take,)),))
             body = [Declare(fold), nest, *stores]
     return kernel(f"{combine}_{kind}", body, [source], outs, [ROWS, COLUMNS])
 
@@ -91,7 +91,7 @@ def test_exact_folds(combine, dtype, kind, target):
                 arrays[out.name] = np.zeros(count, MEMORY[out.dtype])
             expected, found = both(program, arrays, {"r": rows, "c": columns}, target)
             for out in program.buffers[1:]:
-                assert same(expected[out.name], found[out.name]), (rows, columns, mask)
+                assert same(out.dtype, expected[out.name], found[out.name]), (rows, columns, mask)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
@@ -133,8 +133,8 @@ def error(found, matrix, axis):
 def test_sums_of_floats_are_near_the_exact_ones(kind, axis, shape, target):
     rows, columns = shape
     program = folded(kind, "sum", f32)
-    for matrix in (RNG.random(shape), 1000 + RNG.normal(size=shape)):
-        matrix = matrix.astype("float32")
+    for wide in (RNG.random(shape), 1000 + RNG.normal(size=shape)):
+        matrix = wide.astype("float32")
         exact = matrix.astype("float64").sum(axis)
         arrays = {"in": matrix.reshape(-1), "out0": np.zeros(exact.size, "float32")}
         assert run(program, arrays, {"r": rows, "c": columns}, target) == 0
@@ -143,7 +143,7 @@ def test_sums_of_floats_are_near_the_exact_ones(kind, axis, shape, target):
         assert error(found, matrix, axis) <= (5.0 if kind == "columns" else 3.0)
         again = {"in": matrix.reshape(-1), "out0": np.zeros(exact.size, "float32")}
         assert run(program, again, {"r": rows, "c": columns}, target) == 0
-        assert same(arrays["out0"], again["out0"])
+        assert same(f32, arrays["out0"], again["out0"])
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
@@ -155,7 +155,26 @@ def test_sums_keep_what_is_no_number_and_the_sign_of_zero(target):
     ]:  # fmt: skip
         arrays = {"in": np.array(row, "float32"), "out0": np.ones(1, "float32")}
         assert run(program, arrays, {"r": 1, "c": len(row)}, target) == 0
-        assert same(arrays["out0"], np.array([result], "float32"))
+        assert same(f32, arrays["out0"], np.array([result], "float32"))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("kind", ["rows", "columns", "whole"])
+def test_logarithms_of_sums_of_exponentials(kind, target):
+    program = folded(kind, "logsumexp", f32)
+    axis = {"rows": 1, "columns": 0, "whole": None}[kind]
+    for shape in [(1, 1), (3, 70), (33, 9), (40, 100)]:
+        matrix = RNG.normal(scale=30, size=shape).astype("float32")
+        matrix[0, 0] = -math.inf
+        largest = matrix.max(axis, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            apart = np.where(matrix == largest, 0.0, matrix.astype("float64") - largest)
+        rows, columns = shape
+        arrays = {"in": matrix.reshape(-1)}
+        arrays |= {out: np.zeros(largest.size, "float32") for out in ("out0", "out1")}
+        assert run(program, arrays, {"r": rows, "c": columns}, target) == 0
+        assert np.array_equal(arrays["out0"], largest.reshape(-1))
+        assert np.allclose(arrays["out1"], np.exp(apart).sum(axis).reshape(-1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
@@ -166,14 +185,14 @@ def test_scans(how, target):
     best = Fold("m", "argmax", (f32, i64))
     source = buffer("in", f32, ROWS, COLUMNS)
     out, where = buffer("out", f32, ROWS, COLUMNS), buffer("where", i64, ROWS, COLUMNS)
-    along = J if how == "rows" else I
+    along = COL if how == "rows" else ROW
     steps = (
-        Accumulate(fold, (at(source, I, J),)),
-        Accumulate(best, (at(source, I, J), Position(index(along)))),
-        put(out, [I, J], op("mul", Running(fold), Running(best, 0))),
-        put(where, [I, J], Running(best, 1)),
+        Accumulate(fold, (at(source, ROW, COL),)),
+        Accumulate(best, (at(source, ROW, COL), Position(index(along)))),
+        put(out, [ROW, COL], op("mul", Running(fold), Running(best, 0))),
+        put(where, [ROW, COL], Running(best, 1)),
     )
-    outer = Axis("i", index(ROWS)) if how == "rows" else J
+    outer = Axis("i", index(ROWS)) if how == "rows" else COL
     loop = Loop(along, How.SERIAL, steps)
     body = Loop(outer, How.VECTOR, (Declare(fold), Declare(best), loop))
     program = kernel("scan", [body], [source], [out, where], [ROWS, COLUMNS])
@@ -184,8 +203,8 @@ def test_scans(how, target):
             "where": np.zeros(rows * columns, "int64"),
         }
         expected, found = both(program, arrays, {"r": rows, "c": columns}, target)
-        assert same(expected["out"], found["out"])
-        assert same(expected["where"], found["where"])
+        assert same(f32, expected["out"], found["out"])
+        assert same(i64, expected["where"], found["where"])
 
 
 def row_kernel(width):
@@ -195,18 +214,19 @@ def row_kernel(width):
     kept = buffer("kept", f32, width)
     total, squares = Fold("total", "sum", (f32,)), Fold("squares", "sum", (f32,))
     share = op("div", Const(f32, 1.0), op("cast", Position(index(width)), dtype=f32))
-    away = op("sub", at(source, I, axis), op("mul", Folded(total), share))
+    away = op("sub", at(source, ROW, axis), op("mul", Folded(total), share))
     one = at(kept, axis)
     scale = op("sqrt", op("add", op("mul", Folded(squares), share), Const(f32, 1e-5)))
+    take = Accumulate(squares, (op("mul", one, one),))
     row = (
         Declare(total),
-        Loop(axis, How.VECTOR, (Accumulate(total, (at(source, I, axis),)),)),
+        Loop(axis, How.VECTOR, (Accumulate(total, (at(source, ROW, axis),)),)),
         Declare(squares),
-        Loop(axis, How.VECTOR, (put(kept, [axis], away), Accumulate(squares, (op("mul", one, one),)))),
-        Loop(axis, How.VECTOR, (put(out, [I, axis], op("div", one, scale)),)),
+        Loop(axis, How.VECTOR, (put(kept, [axis], away), take)),
+        Loop(axis, How.VECTOR, (put(out, [ROW, axis], op("div", one, scale)),)),
     )  # fmt: skip
     sizes = [ROWS, *([width] if isinstance(width, Size) else [])]
-    return kernel("normalised", [Loop(I, How.PARALLEL, row)], [source], [out], sizes, [kept])
+    return kernel("normalised", [Loop(ROW, How.PARALLEL, row)], [source], [out], sizes, [kept])
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from generate import same
 from running import IDS, TARGETS, at, both, buffer, kernel, mapped, put, run
 
 from straightline.codegen.llvm.emit import emit
@@ -48,7 +47,7 @@ def test_every_length(dtype, target):
         # Behind the last element nothing is touched.
         arrays = {"in": filled(dtype, length + 9), "out": np.full(length + 9, 7, "float32")}
         expected, found = both(program, arrays, {"n": length}, target)
-        assert same(expected["out"], found["out"]), length
+        assert np.array_equal(expected["out"], found["out"]), length
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
@@ -64,7 +63,7 @@ def test_every_constant_length(target):
         program = kernel("constant", [loop], [source], [out])
         arrays = {"in": filled(f32, length + 9), "out": np.full(length + 9, 7, "float32")}
         expected, found = both(program, arrays, {}, target)
-        assert same(expected["out"], found["out"]), length
+        assert np.array_equal(expected["out"], found["out"]), length
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
@@ -97,7 +96,7 @@ def test_every_stride(dtype, target):
         program = kernel("strided", [Loop(axis, How.VECTOR, body)], [source], [out], [N, stride])
         arrays = {"in": filled(dtype, length * 7 + 9)[start:], "out": filled(dtype, 2 * length)}
         expected, found = both(program, arrays, {"n": length, "s": step}, target)
-        assert same(expected["out"], found["out"]), (length, step, by_size)
+        assert np.array_equal(expected["out"], found["out"]), (length, step, by_size)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
@@ -129,7 +128,7 @@ def test_transposed_flipped_and_reshaped(target):
         arrays = {each.name: filled(f32, height * width) for each in program.buffers}
         expected, found = both(program, arrays, {"r": height, "c": width}, target)
         for each in out:
-            assert same(expected[each.name], found[each.name]), (each, height, width)
+            assert np.array_equal(expected[each.name], found[each.name]), (each, height, width)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
@@ -167,7 +166,7 @@ def test_scattered_and_stored_under_masks(target):
     for length in (0, 1, 9, 64, 77):
         arrays = {"ids": RNG.permutation(length), "out": np.full(length, -1)}
         expected, found = both(program, arrays, {"n": length}, target)
-        assert same(expected["out"], found["out"])
+        assert np.array_equal(expected["out"], found["out"])
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)

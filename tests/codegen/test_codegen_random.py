@@ -2,7 +2,7 @@
 
 import pytest
 from generate import random_kernel, same
-from running import IDS, TARGETS, numbers_of, run
+from running import IDS, TARGETS, run
 
 from straightline.ir.interpret import interpret
 
@@ -19,5 +19,5 @@ def test_interpreter_and_machine_code_agree(first, target):
         status = interpret(kernel, expected, sizes)
         assert run(kernel, found, sizes, target) == status, seed
         for buffer in kernel.buffers if status == 0 else ():
-            left, right = (numbers_of(a[buffer.name], buffer.dtype) for a in (expected, found))
-            assert same(left, right), (seed, buffer)
+            left, right = expected[buffer.name], found[buffer.name]
+            assert same(buffer.dtype, left, right), (seed, buffer)
