@@ -106,7 +106,7 @@ over:
 
 ; A job: every chunk once, each by whoever claims it; the status of the lowest chunk that failed.
 ; While another caller has the pool, this one runs all of its own.
-define internal i64 @parallel(ptr %code, ptr %data, ptr %sizes, i64 %count, i64 %length, i64 %chunks, i64 %threads) {
+define i64 @parallel(ptr %code, ptr %data, ptr %sizes, i64 %count, i64 %length, i64 %chunks, i64 %threads) {
 entry:
   %pair = cmpxchg ptr @taken, i32 0, i32 1 acquire monotonic
   %mine = extractvalue { i32, i1 } %pair, 1
@@ -310,3 +310,4 @@ define void @forget() {
 }
 
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @llvm.smin.i64(i64, i64)
