@@ -1,4 +1,4 @@
-"""Large kernels run on several threads: every position once, with the same result, whoever runs it."""
+"""Large kernels run on several threads: every position once, with one result, whoever runs it."""
 
 import ctypes
 import threading
