@@ -2,14 +2,16 @@
 
 import ctypes
 import gc
+import subprocess
 import sys
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from ir_kernels import ADD, add_builtin, buffer, count_builtin, kernel, loop
-from test_launch_pool import HEAVY
+from meeting import HEAVY
 
 from straightline.ir.dtypes import i64
 from straightline.ir.index import Size
@@ -155,3 +157,29 @@ def test_an_interrupt_in_the_midst_of_a_kernel(threads, work):
             assert few.eq(1).all()
     finally:
         torch.set_num_threads(before)
+
+
+ENDING = """
+import sys, threading, time, torch
+sys.path[:0] = {path!r}
+from meeting import Meeting
+torch.set_num_threads(2)
+meet = Meeting()
+assert len(meet(2)) == 2
+def work():
+    while True:
+        meet(1)
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+print("ends")
+"""
+
+
+def test_a_process_ends_in_the_midst_of_jobs():
+    program = ENDING.format(path=[str(Path(__file__).parent)])
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")

@@ -9,17 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_kernels import buffer, count_builtin, kernel, loop
+from meeting import HEAVY, Meeting
 
-from straightline.ir.dtypes import f32, i64
+from straightline.ir.dtypes import i64
 from straightline.ir.index import Size, index
 from straightline.ir.nodes import How
 from straightline.launch.descriptor import Work
 from straightline.launch.launcher import kernel_builtin
 from straightline.launch.machine_code import address_of
-from straightline.launch.pool import compile_pool
-
-# Each position is estimated at so much that any two are worth two threads.
-HEAVY = 1e6
+from straightline.launch.pool import compile_pool, pool
 
 
 @pytest.fixture(autouse=True)
@@ -79,89 +77,70 @@ def test_chunks(how, step, grain):
                 assert len(lows) > 1
 
 
-# Who runs a position, slowly enough for everybody to get one; and half of an input, in case it
-# is denormal.
-WHO = """
-  %slept = call i32 @usleep(i32 300)
-  %me = call i64 @pthread_self()
-  %o = getelementptr i64, ptr %p0, i64 %i
-  store i64 %me, ptr %o
-  %a = getelementptr float, ptr %p1, i64 %i
-  %x = load float, ptr %a
-  %half = fmul float %x, 0.5
-  store float %half, ptr %a
-"""
-
-
-def who_builtin(work=None):
-    n = Size("n")
-    buffers = [buffer("out", (n,), dtype=i64), buffer("x", (n,), dtype=f32)]
-    made = kernel(buffers, (n,), n, outputs=frozenset({"out", "x"}))
-    libc = ctypes.CDLL(None)
-    outside = {name: address_of(libc[name]) for name in ("usleep", "pthread_self")}
-    head = "declare i32 @usleep(i32)\ndeclare i64 @pthread_self()\n"
-    code = loop(2, WHO, head, outside)
-    return kernel_builtin("who", made, code, RuntimeError, work or Work(HEAVY))
-
-
 @pytest.fixture(scope="module")
-def who():
-    launch = who_builtin()
-
-    def ask(count=32, x=None):
-        out = torch.zeros(count, dtype=torch.int64)
-        launch(out, torch.zeros(count) if x is None else x, count)
-        return set(out.tolist())
-
-    return ask
+def meet():
+    return Meeting()
 
 
-def test_it_follows_the_number_of_threads(who):
+def test_it_follows_the_number_of_threads(meet):
     me = threading.get_ident()
     seen = {}
     for threads in (1, 2, 4, 2, 1, 3):
         torch.set_num_threads(threads)
-        seen[threads] = who()
+        seen[threads] = meet(threads)
         assert me in seen[threads]
         assert len(seen[threads]) == threads
     assert seen[2] < seen[4]
     assert seen[3] < seen[4]
 
 
-def test_little_work_stays_with_the_caller(who):
+@pytest.fixture
+def awake(meet):
+    """Helpers that do not go to sleep."""
+    patience = ctypes.c_int64.from_address(pool().address("patience"))
+    usual, patience.value = patience.value, 10**9
     torch.set_num_threads(4)
-    x = torch.zeros(32)
-    for nanoseconds, most in ((0.0, 1), (100.0, 1), (250.0, 4), (130.0, 2)):
-        launch = who_builtin(Work(nanoseconds))
-        out = torch.zeros(32, dtype=torch.int64)
-        launch(out, x, 32)
-        assert len(out.unique()) == most
+    assert len(meet(4)) == 4
+    yield
+    patience.value = usual
 
 
-def test_the_estimate_may_depend_on_sizes():
-    torch.set_num_threads(2)
-    n = Size("n")
-    launch = who_builtin(Work(100.0, index(n)))
-    for count, most in ((5, 1), (32, 2)):
-        out = torch.zeros(count, dtype=torch.int64)
-        launch(out, torch.zeros(count), count)
-        assert len(out.unique()) == most
+@pytest.mark.parametrize(
+    ("nanoseconds", "threads"), [(0, 1), (3_000, 1), (4_200, 2), (6_500, 3), (9_000, 4)]
+)
+def test_a_thread_gets_two_microseconds_at_least(awake, nanoseconds, threads):
+    assert len(Meeting(Work(nanoseconds / 32))(threads)) == threads
+
+
+def test_sleeping_helpers_are_woken_for_much_work_alone(meet):
+    torch.set_num_threads(4)
+    assert len(meet(4)) == 4
+    ctypes.c_int64.from_address(pool().address("waking")).value = 5_000
+    time.sleep(0.05)
+    assert len(Meeting(Work(12_000 / 32))(1)) == 1
+    assert len(Meeting(Work(90_000 / 32))(4)) == 4
+
+
+def test_the_estimate_may_depend_on_sizes(awake):
+    ask = Meeting(Work(100.0, index(Size("n"))))
+    assert len(ask(1, count=5)) == 1
+    assert len(ask(4, count=32)) == 4
 
 
 @pytest.mark.parametrize("flush", [True, False])
-def test_helpers_treat_denormals_as_the_caller_does(who, flush):
+def test_helpers_treat_denormals_as_the_caller_does(meet, flush):
     if not torch.set_flush_denormal(flush):
         pytest.skip("not on this machine")
     try:
         torch.set_num_threads(3)
         x = torch.full((32,), 1e-38)
-        assert len(who(x=x)) == 3
+        assert len(meet(3, x)) == 3
         assert x.eq(0).all() == flush
         assert x.ne(0).all() != flush
     finally:
         torch.set_flush_denormal(False)
     y = torch.full((32,), 1e-38)
-    assert len(who(x=y)) == 3
+    assert len(meet(3, y)) == 3
     assert y.view(torch.int32).ne(0).all()
 
 
@@ -220,9 +199,9 @@ def test_several_callers_at_once():
     assert wrong == []
 
 
-def test_idle_helpers_sleep(who):
+def test_idle_helpers_sleep(meet):
     torch.set_num_threads(4)
-    assert len(who()) == 4
+    assert len(meet(4)) == 4
     time.sleep(0.02)
     before = time.process_time()
     time.sleep(0.5)
@@ -244,7 +223,7 @@ def test_helpers_awake_or_asleep_take_part():
 
 
 PARALLEL = ctypes.CFUNCTYPE(
-    ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4
+    ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5
 )
 
 
@@ -252,20 +231,20 @@ PARALLEL = ctypes.CFUNCTYPE(
 def test_a_helper_that_has_claimed_nothing_is_not_waited_for(says):
     create = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: says)
     detach = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
-    pool = compile_pool(pthread_create=address_of(create), pthread_detach=address_of(detach))
+    other = compile_pool(pthread_create=address_of(create), pthread_detach=address_of(detach))
     code = loop(1, LOWS)
     out = torch.full((100,), -1)
     data = (ctypes.c_void_p * 1)(out.data_ptr())
-    parallel = PARALLEL(pool.address("parallel"))
+    parallel = PARALLEL(other.address("parallel"))
     for _ in range(3):
-        assert parallel(code.address("k"), ctypes.addressof(data), 0, 100, 10, 10, 4) == 0
+        assert parallel(code.address("k"), ctypes.addressof(data), 0, 100, 10, 10, 4, 10**9) == 0
         assert out.unique().tolist() == list(range(0, 100, 10))
         out.fill_(-1)
 
 
 def test_other_python_threads_run_beside_a_long_kernel():
     torch.set_num_threads(1)
-    launch = who_builtin()
+    meet = Meeting()
     ticks, stop = [], threading.Event()
 
     def tick():
@@ -277,7 +256,7 @@ def test_other_python_threads_run_beside_a_long_kernel():
     ticker.start()
     try:
         start = time.perf_counter()
-        launch(torch.zeros(300, dtype=torch.int64), torch.zeros(300), 300)
+        meet(1, count=300)
         end = time.perf_counter()
     finally:
         stop.set()

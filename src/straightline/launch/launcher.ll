@@ -21,7 +21,7 @@ declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare i32 @dltensor_from_py_object(ptr, ptr)
 ; Whether an at::Tensor stands for the negative of what lies in its memory; DLPack does not tell.
-declare zeroext i1 @is_negated(ptr)
+declare i8 @is_negated(ptr)
 ; What torch.get_num_threads() says.
 declare i32 @threads()
 
@@ -212,22 +212,25 @@ alone:
   br i1 %long, label %freely, label %briefly, !prof !0
 freely:
   %state = call ptr @PyEval_SaveThread()
-  %late = call i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %of, i64 %in, i64 %by)
+  %late = call i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %of, i64 %in, i64 %by, double %work)
   call void @PyEval_RestoreThread(ptr %state)
   %concluded = call ptr @conclude(ptr %self, i64 %late)
   ret ptr %concluded
 briefly:
-  %soon = call i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %of, i64 %in, i64 %by)
+  %soon = call i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %of, i64 %in, i64 %by, double %work)
   %result = call ptr @conclude(ptr %self, i64 %soon)
   ret ptr %result
 }
 
-define internal i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %length, i64 %chunks, i64 %threads) alwaysinline {
+define internal i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %length, i64 %chunks, i64 %threads, double %work) alwaysinline {
   %shared = icmp sgt i64 %threads, 1
   br i1 %shared, label %together, label %alone, !prof !0
 together:
   %pool = load ptr, ptr @pool
-  %many = call i64 %pool(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %length, i64 %chunks, i64 %threads)
+  ; a second at most, which is more than all thresholds
+  %second = call double @llvm.minnum.f64(double %work, double 1.0e+09)
+  %estimate = fptosi double %second to i64
+  %many = call i64 %pool(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %length, i64 %chunks, i64 %threads, i64 %estimate)
   ret i64 %many
 alone:
   %one = call i64 %code(ptr %data, ptr %facts, i64 0, i64 %end)
@@ -331,7 +334,8 @@ layout:
 sign:
   %offset_of_handle = load i64, ptr @handle
   %handle = getelementptr i8, ptr %object, i64 %offset_of_handle
-  %negated = call zeroext i1 @is_negated(ptr %handle)
+  %told = call i8 @is_negated(ptr %handle)
+  %negated = trunc i8 %told to i1
   br i1 %negated, label %mismatch, label %next, !prof !0
 next:
   %base = load ptr, ptr %tensor
