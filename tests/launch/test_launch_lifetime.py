@@ -16,7 +16,7 @@ from meeting import HEAVY
 from straightline.ir.dtypes import i64
 from straightline.ir.index import Size
 from straightline.launch.descriptor import Work
-from straightline.launch.launcher import kernel_builtin
+from straightline.launch.launcher import Launch, kernel_builtin
 from straightline.launch.machine_code import address_of
 
 
@@ -93,7 +93,7 @@ def test_the_code_goes_with_the_builtin():
 
 def test_a_builtin_that_deletes_itself():
     """Its own name is the last thing that holds it, and goes while it runs."""
-    names = {}
+    names: dict[str, Launch] = {}
 
     def failed(status):
         names.clear()
