@@ -1,4 +1,4 @@
-"""The schedule: from computes to kernels, in three steps: inline, group, write loops."""
+"""The schedule: from computes to kernels, in four steps: inline, split, group, write loops."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from straightline.schedule.program import (
     reads,
     roots,
 )
+from straightline.schedule.split import split
 from straightline.schedule.unit import item
 
 
@@ -27,7 +28,7 @@ def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> P
     decisions are taken.
     """
     budget = Fuel(fuel if fusion else 0)
-    program = live(inline(live(program), budget))
+    program = split(live(inline(live(program), budget)), budget)
     placed = groups(program, budget) if fusion else _each_alone(program)
     needed = _needed(placed, program.needed)
     known = _buffers(program)
