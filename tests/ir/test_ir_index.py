@@ -106,7 +106,7 @@ def value_at(value: Index, at) -> int:
 
 
 BATCHES = pytest.mark.parametrize("batch", range(20))
-EACH = 150
+EACH = 60
 
 
 def cases(batch: int):

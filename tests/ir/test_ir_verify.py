@@ -103,6 +103,8 @@ BROKEN = [
     (20, "        y[i, k] = running(total)",
      "        y[i, k] = 1.0:f32\n    vector l < m:\n        y[i, l] = y[i, 0]"),
     (20, "cast(f32, h[i])", "z[0]"),
+    (20, "z[i] =", "z[0] ="),
+    (20, "kept[j] = x", "kept[0] = x"),
     (20, "kept[j] = x[i, (j // n) if lt(position(j), 3:i64)]",
      "kept[j] = 1.0:f32\n        kept[j] = kept[0]"),
 ]  # fmt: skip

@@ -9,61 +9,16 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-N = TypeVar("N")
+from straightline.ir.interning import intern
 
 # Where an atom stands in a product: axes come first and sizes last, whatever was made when.
 Order: TypeAlias = tuple[int, str]
 # The lowest and the highest number that something can be; None where that is not known.
 Bounds: TypeAlias = tuple[int | None, int | None]
-
-
-class _Reference(weakref.ref[Any]):
-    """A weak reference to an interned object that knows where it is kept."""
-
-    __slots__ = ("key",)
-    key: tuple[Any, ...]
-
-
-_table: dict[tuple[Any, ...], _Reference] = {}
-# Taken again within itself: making an object may be when another one is found to be dead.
-_lock = threading.RLock()
-
-
-def _forget(reference: _Reference) -> None:
-    with _lock:
-        if _table.get(reference.key) is reference:
-            del _table[reference.key]
-
-
-def intern(cls: type[N], key: tuple[object, ...], fields: tuple[object, ...]) -> N:
-    """The one object of this class and key, made with these fields if there is none yet.
-
-    Interned objects are compared by identity.
-    """
-    place = (cls, key)
-    reference = _table.get(place)
-    found: N | None = None if reference is None else reference()
-    if found is not None:
-        return found
-    node = object.__new__(cls)
-    for name, value in zip(cls.__slots__, fields, strict=False):  # type: ignore[attr-defined]
-        object.__setattr__(node, name, value)
-    made = _Reference(node, _forget)
-    made.key = place
-    with _lock:
-        reference = _table.get(place)
-        # Another thread may have been here in between.
-        other: N | None = None if reference is None else reference()
-        if other is not None:
-            return other
-        _table[place] = made
-    return node
 
 
 @dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -129,7 +84,11 @@ class Mod:
 
 @dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Given:
-    """A number computed from data: `value` is an expression of type `i64` (see `nodes.Expr`)."""
+    """A number computed from data: `value` is an expression of type `i64` (see `nodes.Expr`).
+
+    Its range is a promise for wherever memory is touched with it; a check or a mask that makes it
+    true is one of `value` itself, not of the index.
+    """
 
     value: Any
     low: int | None = None

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from straightline.ir.dtypes import DType, b1, i64
-from straightline.ir.index import Axis, Index, Size, intern
+from straightline.ir.index import Axis, Index, Size
+from straightline.ir.interning import intern
 from straightline.ir.ops import COMBINES, OPERATIONS, SELECT, Result
 
 
