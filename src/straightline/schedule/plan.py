@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from straightline.ir.nodes import Buffer
+from straightline.ir.rewrite import simplify_kernel
 from straightline.schedule.fuel import Fuel
 from straightline.schedule.group import Group, alone, groups
 from straightline.schedule.inline import inline
@@ -40,7 +41,7 @@ def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> P
             continue
         wanted = needed[number]
         count = sum(isinstance(step, Launch) for step in steps)
-        written = kernel(_name(count, group, wanted), group, wanted)
+        written = simplify_kernel(kernel(_name(count, group, wanted), group, wanted))
         origins = dict.fromkeys(name for one in group.items for name in one.compute.origins)
         tensors = tuple(known[buffer.name] for buffer in written.buffers)
         steps.append(Launch(written, tuple(origins), tensors))
