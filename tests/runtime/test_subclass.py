@@ -240,6 +240,21 @@ def test_mutation_of_a_non_leaf(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", [two, nested_two], ids=lambda m: m.__name__)
+def test_gradients_that_arrive_through_a_mutated_argument(make: Make) -> None:
+    def scenario(compile: Compile) -> Any:
+        def step(x: torch.Tensor) -> torch.Tensor:
+            x.sin_()
+            return x * 3
+
+        x = leaf(make, 4, 3)
+        middle = x + 1
+        out = compile(step)(middle)
+        return out, middle, grads_of(out * middle, x)
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("make", [two, nested_two], ids=lambda m: m.__name__)
 def test_views_of_inputs(make: Make) -> None:
     def scenario(compile: Compile) -> Any:
         f = compile(lambda x: (x.view(-1), x.t(), x * 2))

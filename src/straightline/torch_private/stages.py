@@ -150,7 +150,14 @@ def _traced(
     # A program that ends in another grad mode leaves it switched when it is traced.
     grad_enabled = torch.is_grad_enabled()
     stack.callback(torch.set_grad_enabled, grad_enabled)
-    stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
+    stack.enter_context(
+        functorch_config.patch(
+            unlift_effect_tokens=False,
+            cse=False,
+            # Gradients that do not arrive are zeros of the subclass; those that do are of it.
+            disable_guess_zero_tangent_for_mutated_input_subclass=True,
+        )
+    )
     stack.enter_context(autocast.backward_without())
     (
         flat_fn,
