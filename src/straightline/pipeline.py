@@ -52,6 +52,7 @@ def compile_graph(
 
     A graph that torch's stages cannot trace runs as it was captured, and that is said.
     """
+    dirty.write_back(gm)
     if (node := overlap.written(gm)) is not None:
         return fallback.run_as_captured(gm, config, overlap.REASON, overlap.detail(node))
     if (node := dirty.written(gm)) is not None:
