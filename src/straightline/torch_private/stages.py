@@ -199,6 +199,8 @@ def _traced(
     dedupe, synthetic = captured.wrappers
     assert isinstance(dedupe, AOTDedupeWrapper)
     assert isinstance(synthetic, AOTSyntheticBaseWrapper)
+    if state.needs_autograd:
+        _refuse_scattered_bases(captured.graph_module)
     tensorify_floats(captured.graph_module)
     if state.needs_autograd and captured.maybe_subclass_meta is None and autocast.one_region(gm):
         autocast.share_casts(captured.graph_module, _leaves(captured.graph_module, state))
@@ -326,6 +328,21 @@ def _version(value: Any) -> int | None:
 
 def _history(value: Any) -> object:
     return value.grad_fn if isinstance(value, torch.Tensor) else None
+
+
+def _refuse_scattered_bases(graph: fx.GraphModule) -> None:
+    """Gradients are not what they should be where merged arguments' base is not contiguous: the
+    operation by which torch writes into one takes it to be.
+    """
+    for node in graph.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.as_strided_scatter.default
+    ):
+        base = node.args[0].meta.get("val")
+        if isinstance(base, torch.Tensor) and not base.is_contiguous():
+            raise Untraceable(
+                "torch's stages cannot trace this graph (they write into memory that arguments "
+                "share as if it were contiguous)"
+            )
 
 
 def tensorify_floats(graph: fx.GraphModule) -> None:
