@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from torch._functorch._aot_autograd.runtime_wrappers import (
 from torch._functorch._aot_autograd.schemas import (
     AOTState,
     InputAliasInfo,
+    OutputType,
     SubclassMeta,
     ViewAndMutationMeta,
 )
@@ -195,10 +197,12 @@ def _traced(
         # Tracing tensors in lists do not count.
         moved[:] = [m or None for m in moved]
     original_inputs, original_info = list(state.flat_args), state.fw_metadata.input_info
+    inputs_returned = _call_them_views(state)
     captured = aot_stage1_graph_capture(state, flat_fn)
     dedupe, synthetic = captured.wrappers
     assert isinstance(dedupe, AOTDedupeWrapper)
     assert isinstance(synthetic, AOTSyntheticBaseWrapper)
+    _call_them_inputs(state, inputs_returned, synthetic)
     if state.needs_autograd:
         _refuse_scattered_bases(captured.graph_module)
     tensorify_floats(captured.graph_module)
@@ -254,6 +258,31 @@ def _traced(
         # Dynamo's pass for data-parallel training keeps one of these for each split.
         tracing.fw_metadata = stages.inner_meta
     return stages
+
+
+def _call_them_views(state: AOTState) -> list[int]:
+    """Outputs that are inputs, described as views of them while the graph is captured.
+
+    Torch would have the graph return such an input itself, but puts it in the place of another
+    result where there are new values of inputs among them.
+    """
+    infos = state.fw_metadata.output_info
+    found = [n for n, info in enumerate(infos) if info.output_type is OutputType.is_input]
+    for number in found:
+        infos[number] = dataclasses.replace(infos[number], output_type=OutputType.alias_of_input)
+    return found
+
+
+def _call_them_inputs(
+    state: AOTState, outputs: Sequence[int], synthetic: AOTSyntheticBaseWrapper
+) -> None:
+    """What `_call_them_views` changed is put back; a part of merged arguments stays a view."""
+    infos = state.fw_metadata.output_info
+    merged = len(synthetic.base_groups) if synthetic.needs_post_compile else 0
+    for number in outputs:
+        base = infos[number].base_idx
+        if base is not None and base >= merged:
+            infos[number] = dataclasses.replace(infos[number], output_type=OutputType.is_input)
 
 
 def _leaves(joint: fx.GraphModule, state: AOTState) -> set[fx.Node]:
