@@ -172,3 +172,30 @@ def test_a_value_marked_as_dirty_is_compiled() -> None:
         strict=True,
     ):
         torch.testing.assert_close(got, want)
+
+
+def written_as_data(a: Tensor) -> Tensor:
+    a.data.mul_(2.0)
+    return a * 3
+
+
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_tensor_made_in_inference_mode_is_written_to_as_data(context: Callable[[], Any]) -> None:
+    results = []
+    for function in (written_as_data, compiled(written_as_data)):
+        with torch.inference_mode():
+            a = torch.linspace(0.1, 0.8, 8)
+        with context():
+            results.append((function(a).clone(), a.clone()))
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_tensor_made_in_inference_mode_is_not_written_to_in_the_open() -> None:
+    def step(a: Tensor) -> Tensor:
+        return a.mul_(2.0)
+
+    with torch.inference_mode():
+        a = torch.ones(3)
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        compiled(step)(a)
