@@ -29,8 +29,8 @@ SAVE_HINT = "double backward"
 """Part of the message by which a backend may refuse a second derivative that it cannot have."""
 
 WRONG_TANGENT = "TangentError: "
-"""How a backward refuses a gradient of another class than the one that it was compiled for, as torch
-does: the program was promised an error that says which output it is of."""
+"""How a backward refuses a gradient of another class than the one that it was compiled for, as
+torch's does; what is promised of it is an error that says which output it is of."""
 
 UNTRACEABLE = "torch's stages cannot trace"
 """How the reasons begin for which a graph runs as captured; what torch says is no part of them."""
