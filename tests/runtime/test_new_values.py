@@ -118,3 +118,26 @@ def test_other_programs_stay_whole(function: Function) -> None:
 
 def test_a_program_without_gradients_stays_whole() -> None:
     assert "_first" not in sources(written, grad=False)
+
+
+def test_views_of_an_argument_beside_one_that_is_written_to() -> None:
+    """They are views of that argument, not of what it and the other are views of."""
+
+    def step(rows: Tensor, flat: Tensor) -> Tensor:
+        rows.mul_(0.5)
+        return flat[None]
+
+    seen = []
+    for function in (step, torch.compile(step, backend="straightline")):
+        leaf = torch.linspace(0.1, 0.9, 9).view(3, 3).requires_grad_()
+        base = leaf * 1.0
+        rows, flat = base[:2], base.view(-1)
+        out = function(rows, flat)
+        grads = torch.autograd.grad(out.square().sum(), [flat, rows, leaf], allow_unused=True)
+        seen.append((out.detach(), grads))
+    (want, want_grads), (got, got_grads) = seen
+    torch.testing.assert_close(got, want)
+    for have, expected in zip(got_grads, want_grads, strict=True):
+        assert (have is None) == (expected is None)
+        if expected is not None:
+            torch.testing.assert_close(have, expected)

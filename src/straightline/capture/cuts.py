@@ -8,7 +8,8 @@ the gradient of a result with regard to the argument, which by then is the new v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import collections
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -35,10 +36,10 @@ def place(gm: object) -> fx.Node | None:
         return None
     modes = _grad_modes(nodes)
     written = _last_writes(nodes, modes)
-    live = _live(nodes)
+    live, shared = _live(nodes), _shared(nodes)
     read: dict[torch.UntypedStorage, int] = {}
     for position, node in enumerate(nodes):
-        for memory in _read(node) if modes[position] and node in live else ():
+        for memory in _read(node, shared) if modes[position] and node in live else ():
             if memory in written and written[memory] < position:
                 read.setdefault(memory, position)
     if not read:
@@ -87,8 +88,21 @@ def _last_writes(
     return found
 
 
-def _read(node: fx.Node) -> Iterator[torch.UntypedStorage]:
-    """The memory that something new is computed of, with a gradient."""
+def _shared(nodes: Sequence[fx.Node]) -> set[torch.UntypedStorage]:
+    """Memory that several arguments are in."""
+    counts = collections.Counter(
+        memory for node in nodes if node.op == "placeholder" for memory in _memory(node)
+    )
+    return {memory for memory, count in counts.items() if count > 1}
+
+
+def _read(
+    node: fx.Node, shared: Collection[torch.UntypedStorage]
+) -> Iterator[torch.UntypedStorage]:
+    """The memory that something new is computed of, with a gradient.
+
+    A view is not new, unless its argument would be merged with others: it would be a view of that.
+    """
     if node.op in ("placeholder", "output", "get_attr"):
         return
     value = _value(node)
@@ -97,7 +111,9 @@ def _read(node: fx.Node) -> Iterator[torch.UntypedStorage]:
         return
     own = {memory for result in results for memory in _memory_of(result)}
     for operand in node.all_input_nodes:
-        yield from (m for m in _memory(operand) if m not in own or overlap.writes(node))
+        for memory in _memory(operand):
+            if memory not in own or memory in shared or overlap.writes(node):
+                yield memory
 
 
 def _writes_across(nodes: Sequence[fx.Node], cut: int) -> bool:
