@@ -28,6 +28,10 @@ forward where eager's own backward would raise, but was not called."""
 SAVE_HINT = "double backward"
 """Part of the message by which a backend may refuse a second derivative that it cannot have."""
 
+WRONG_TANGENT = "TangentError: "
+"""How a backward refuses a gradient of another class than the one that it was compiled for, as
+torch's does; what is promised of it is an error that says which output it is of."""
+
 UNTRACEABLE = "torch's stages cannot trace"
 """How the reasons begin for which a graph runs as captured; what torch says is no part of them."""
 
@@ -425,6 +429,8 @@ def blame(source: str, name: str, backend: str, eager: list[Step], verdict: Verd
     ours = {(difference.where, difference.kind) for difference in verdict.differences}
     if verdict.kinds() == ("undifferentiable",):
         stock = {(where, "undifferentiable") for where, kind in stock if kind == "error"}
+    if ours <= stock and refuses_tangents(source, verdict):
+        return replace(verdict, status="refused", aot_eager_too=True)
     untraceable = all(reason.startswith(UNTRACEABLE) for reason in verdict.fallbacks)
     if (
         verdict.kinds() == ("fallback",)
@@ -435,6 +441,14 @@ def blame(source: str, name: str, backend: str, eager: list[Step], verdict: Verd
     if SOFT_KINDS.issuperset(verdict.kinds()) and ours <= stock:
         return replace(verdict, status="stock", aot_eager_too=True)
     return replace(verdict, aot_eager_too=bool(stock))
+
+
+def refuses_tangents(source: str, verdict: Verdict) -> bool:
+    """Whether all that differs is that a gradient without its subclass's wrapper is refused."""
+    return "'unwrapped'" in source and all(
+        difference.kind in ("error", "error_type") and difference.got.startswith(WRONG_TANGENT)
+        for difference in verdict.differences
+    )
 
 
 def eager_differentiates(source: str, name: str) -> bool:

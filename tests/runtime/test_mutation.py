@@ -53,6 +53,23 @@ def mutate_several_and_return_nothing(x: Tensor, y: Tensor, z: Tensor) -> None:
     y.mul_(x)
 
 
+@values(lambda n: (plain(n, 3), nonleaf(n, 3)))
+def return_one_of_two_mutated(x: Tensor, y: Tensor) -> Tensor:
+    x.add_(1.0)
+    y.sigmoid_()
+    return x
+
+
+@values(lambda n: (nonleaf(n, 3), plain(n, 3), plain(n, 3)))
+def return_some_of_three_mutated(
+    x: Tensor, y: Tensor, z: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    z.mul_(2.0)
+    x.sin_()
+    y.add_(z)
+    return z, x * 2.0, y, x
+
+
 @values(lambda n: (plain(n, 3), plain(3, n)))
 def swap_inputs(x: Tensor, y: Tensor) -> None:
     old = x.clone()

@@ -96,7 +96,8 @@ class Input:
 
     `argument` is the argument it is, or None when it is the common base of several
     (`Contract.bases`). `leaf` holds at run time too when the input is a Parameter (`parameter`),
-    else only when compiled.
+    else only when compiled. `inference`: made in inference mode and written to as `x.data`, which
+    is allowed anywhere.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Input:
     detached: bool = False
     frozen: bool = False
     waits: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True)

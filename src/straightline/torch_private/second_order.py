@@ -51,7 +51,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from straightline.capture.contract import places
 from straightline.errors import DoubleBackwardError
-from straightline.torch_private import autocast
+from straightline.torch_private import autocast, sharing
 from straightline.torch_private.layouts import return_layouts
 from straightline.torch_private.stages import tensorify_floats
 
@@ -132,6 +132,7 @@ def _settled(
     state = create_aot_state(
         stack, function, fake, descriptions, config, fake_mode, fake_mode.shape_env
     )
+    sharing.agree(state)
 
     def described(*inner: Any) -> tuple[Any, list[Any]]:
         out = function(*inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from torch._functorch._aot_autograd.runtime_wrappers import (
 from torch._functorch._aot_autograd.schemas import (
     AOTState,
     InputAliasInfo,
+    OutputType,
     SubclassMeta,
     ViewAndMutationMeta,
 )
@@ -150,7 +152,14 @@ def _traced(
     # A program that ends in another grad mode leaves it switched when it is traced.
     grad_enabled = torch.is_grad_enabled()
     stack.callback(torch.set_grad_enabled, grad_enabled)
-    stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
+    stack.enter_context(
+        functorch_config.patch(
+            unlift_effect_tokens=False,
+            cse=False,
+            # Gradients that do not arrive are zeros of the subclass; those that do are of it.
+            disable_guess_zero_tangent_for_mutated_input_subclass=True,
+        )
+    )
     stack.enter_context(autocast.backward_without())
     (
         flat_fn,
@@ -188,10 +197,14 @@ def _traced(
         # Tracing tensors in lists do not count.
         moved[:] = [m or None for m in moved]
     original_inputs, original_info = list(state.flat_args), state.fw_metadata.input_info
+    inputs_returned = _call_them_views(state)
     captured = aot_stage1_graph_capture(state, flat_fn)
     dedupe, synthetic = captured.wrappers
     assert isinstance(dedupe, AOTDedupeWrapper)
     assert isinstance(synthetic, AOTSyntheticBaseWrapper)
+    _call_them_inputs(state, inputs_returned, synthetic)
+    if state.needs_autograd:
+        _refuse_scattered_bases(captured.graph_module)
     tensorify_floats(captured.graph_module)
     if state.needs_autograd and captured.maybe_subclass_meta is None and autocast.one_region(gm):
         autocast.share_casts(captured.graph_module, _leaves(captured.graph_module, state))
@@ -245,6 +258,31 @@ def _traced(
         # Dynamo's pass for data-parallel training keeps one of these for each split.
         tracing.fw_metadata = stages.inner_meta
     return stages
+
+
+def _call_them_views(state: AOTState) -> list[int]:
+    """Outputs that are inputs, described as views of them while the graph is captured.
+
+    Torch would have the graph return such an input itself, but puts it in the place of another
+    result where there are new values of inputs among them.
+    """
+    infos = state.fw_metadata.output_info
+    found = [n for n, info in enumerate(infos) if info.output_type is OutputType.is_input]
+    for number in found:
+        infos[number] = dataclasses.replace(infos[number], output_type=OutputType.alias_of_input)
+    return found
+
+
+def _call_them_inputs(
+    state: AOTState, outputs: Sequence[int], synthetic: AOTSyntheticBaseWrapper
+) -> None:
+    """What `_call_them_views` changed is put back; a part of merged arguments stays a view."""
+    infos = state.fw_metadata.output_info
+    merged = len(synthetic.base_groups) if synthetic.needs_post_compile else 0
+    for number in outputs:
+        base = infos[number].base_idx
+        if base is not None and base >= merged:
+            infos[number] = dataclasses.replace(infos[number], output_type=OutputType.is_input)
 
 
 def _leaves(joint: fx.GraphModule, state: AOTState) -> set[fx.Node]:
@@ -319,6 +357,21 @@ def _version(value: Any) -> int | None:
 
 def _history(value: Any) -> object:
     return value.grad_fn if isinstance(value, torch.Tensor) else None
+
+
+def _refuse_scattered_bases(graph: fx.GraphModule) -> None:
+    """Gradients are not what they should be where merged arguments' base is not contiguous: the
+    operation by which torch writes into one takes it to be.
+    """
+    for node in graph.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.as_strided_scatter.default
+    ):
+        base = node.args[0].meta.get("val")
+        if isinstance(base, torch.Tensor) and not base.is_contiguous():
+            raise Untraceable(
+                "torch's stages cannot trace this graph (they write into memory that arguments "
+                "share as if it were contiguous)"
+            )
 
 
 def tensorify_floats(graph: fx.GraphModule) -> None:

@@ -219,6 +219,9 @@ def _inputs(
                 detached=position in stages.detach,
                 frozen=position in frozen and isinstance(layouts[position], Subclass),
                 waits=position in stages.meta.act_input_indices,
+                inference=argument in stages.versionless
+                and info.mutates_data
+                and stages.moved[argument] is False,
             )
         )
     return tuple(result), tuple(bases)

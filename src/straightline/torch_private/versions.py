@@ -29,7 +29,7 @@ def stay_and_move(
     stays, moves = [], []
     for position, item in enumerate(inputs):
         where = item.argument
-        if where is None or stages.moved[where] is None:
+        if where is None or stages.moved[where] is None or where in stages.versionless:
             continue
         moved = any(stages.moved[a] for a in (where, *twins.get(where, ())))
         info = stages.meta.input_info[position]

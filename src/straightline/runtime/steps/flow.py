@@ -17,7 +17,12 @@ def graph_inputs(writer: Writer, contract: Contract, names: Sequence[str]) -> li
         source = (
             contract.arguments[item.argument].source if item.argument is not None else item.name
         )
-        flat += subclasses.unwrap(writer, item, name, source)
+        if item.inference:
+            data = writer.name(f"{name}_data")
+            writer.line(f"{data} = {name}.data")
+            flat.append(data)
+        else:
+            flat += subclasses.unwrap(writer, item, name, source)
     return flat
 
 

@@ -606,6 +606,7 @@ RECORD: Record = {
         "check_custom_op_aliasing": Shape("value"),
         "cse": Shape("value"),
         "debug_assert": Shape("value"),
+        "disable_guess_zero_tangent_for_mutated_input_subclass": Shape("value"),
         "patch": Shape(
             "function",
             parts=(
