@@ -11,7 +11,7 @@ from torch import Tensor
 
 NO_GRAD = {"grad_mode": (True, False)}
 
-# Views of an intermediate with several outputs: eager refuses writes to them, all of torch's
+# Views of an intermediate by a custom function: eager refuses writes to them, all of torch's
 # backends return them without the mark, and nothing wrong follows from a write that is allowed.
 NO_WRITES = {"scenarios": ("full", "partial")}
 
@@ -71,6 +71,16 @@ def return_input_list(tensors: list[Tensor]) -> tuple[list[Tensor], Tensor]:
 @inputs(lambda n: plain(n, 3, dtype=torch.int64))
 def return_integer_input(x: Tensor) -> tuple[Tensor, Tensor]:
     return x, x + 1
+
+
+@inputs(lambda n: rows_of_one_tensor(n), **NO_GRAD)
+def return_written_row_of_one_tensor(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.add_(1), y * 2
+
+
+def rows_of_one_tensor(n: int) -> tuple[Tensor, Tensor]:
+    base = plain(n, 3)
+    return base[1], base[1:]
 
 
 # --- views of inputs --------------------------------------------------------------------------
@@ -320,6 +330,28 @@ def views_of_leaves_beside_compute(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor
     return x.view(-1), x @ y.t(), y[0]
 
 
+@views(lambda n: nonleaf(n, 3), scenarios=("full", "partial"))
+def part_of_input_written_to_unseen(x: Tensor) -> Tensor:
+    _, second = x.split([1, x.shape[0] - 1])
+    second.data.mul_(0.5)
+    return second
+
+
+@views(lambda n: leaf(n, 4), scenarios=("full", "partial"))
+def part_of_leaf_written_to_under_no_grad(x: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        x.sin_()
+    first, _ = x.chunk(2)
+    return first * 2, first[0]
+
+
+@views(lambda n: nonleaf(4, n), scenarios=("full", "partial"))
+def parts_of_written_input(x: Tensor) -> tuple[Tensor, ...]:
+    x.sigmoid_()
+    first, second = x.chunk(2)
+    return second, first, second.detach()
+
+
 # --- views of intermediates -------------------------------------------------------------------
 
 intermediates = Cases()
@@ -379,7 +411,7 @@ def view_of_view_of_intermediate_output(x: Tensor) -> tuple[Tensor, Tensor, Tens
     return y, v, v[1:]
 
 
-@intermediates(lambda n: leaf(n, 4), **NO_WRITES)
+@intermediates(lambda n: leaf(n, 4))
 def chunks_of_intermediate(x: Tensor) -> tuple[Tensor, ...]:
     return (x * 2).chunk(2, dim=1)
 
@@ -390,22 +422,34 @@ def chunks_of_intermediate_and_itself(x: Tensor) -> tuple[Tensor, ...]:
     return (*y.chunk(2, dim=1), y)
 
 
-@intermediates(lambda n: leaf(3, n), **NO_WRITES)
+@intermediates(lambda n: leaf(3, n))
 def unbound_intermediate(x: Tensor) -> tuple[Tensor, ...]:
     return (x * 2).unbind(0)
 
 
-@intermediates(lambda n: leaf(n, 6), **NO_WRITES)
+@intermediates(lambda n: leaf(n, 6))
 def split_of_intermediate_beside_other_output(x: Tensor) -> tuple[Tensor, ...]:
     y = x.sin()
     a, b, c = y.split(2, dim=1)
     return a, c, b * 2
 
 
-@intermediates(lambda n: leaf(n, 4), **NO_WRITES)
+@intermediates(lambda n: leaf(n, 4))
 def view_of_chunk_of_intermediate(x: Tensor) -> tuple[Tensor, Tensor]:
     first, _ = (x * 2).chunk(2, dim=1)
     return first.t(), x.cos()
+
+
+@intermediates(lambda n: leaf(n, 3))
+def written_view_of_intermediate_twice(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = (x * 2).t()
+    return y, y.tanh_(), y * 2
+
+
+@intermediates(lambda n: leaf(n, 3), **NO_GRAD)
+def one_object_by_two_ways(x: Tensor) -> tuple[Tensor, Tensor]:
+    row = (x * 2)[0]
+    return row, row.flatten()
 
 
 @intermediates(lambda n: leaf(n, 3))
@@ -698,20 +742,6 @@ def scalar_tensor_outputs(x: Tensor) -> tuple[Tensor, Tensor]:
 ALL = [*inputs, *views, *intermediates, *layout, *functions, *others]
 
 
-# Of the parts of an intermediate that is returned too, torch makes results of their own:
-# values, gradients and memory are as eager's, but `_base` is not told. aot_eager is the same.
-NO_BASE = pytest.mark.xfail(strict=True, reason="parts of an intermediate do not name it as _base")
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=NO_BASE)
-        if str(case) == "chunks_of_intermediate_and_itself"
-        else case
-        for case in ALL
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case", ALL, ids=str)
 def test_alias(case: Case) -> None:
     case.run()

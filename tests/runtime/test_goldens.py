@@ -250,7 +250,19 @@ def _aliased(output: Output, **fields: Any) -> str:
 
 @case(", x)")
 def alias_input() -> str:
-    return _aliased(Output(From.INPUT, True, base=0))
+    return _aliased(Output(From.ARGUMENT, True, base=0))
+
+
+@case("aten_t(")
+def alias_object_of_output() -> str:
+    """The view that follows is one object with the output ahead of it."""
+    made = contract(
+        outputs=(
+            Output(From.OUTPUT, True, base=1),
+            Output(From.VIEW_OF_INPUT, True, base=0, replay=(TRANSPOSE,)),
+        )
+    )
+    return text_of(made, graph(1, lambda x: [aten.sin.default(x), aten.t.default(x)]))
 
 
 @case("aten_t(x)")

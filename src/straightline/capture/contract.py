@@ -187,20 +187,22 @@ class From(enum.Enum):
 
     VALUE = "value"
     UNSAFE_VIEW = "value that autograd must not see as a view"
-    INPUT = "input itself"
+    ARGUMENT = "argument itself"
+    OUTPUT = "earlier output itself"
     VIEW_OF_INPUT = "view of an input"
     VIEW_OF_OUTPUT = "view of an output"
     VIEW_OF_BASE = "view of an intermediate base"
 
 
-ALIASES = frozenset({From.INPUT, From.VIEW_OF_INPUT, From.VIEW_OF_OUTPUT, From.VIEW_OF_BASE})
+ALIASES = frozenset(From) - {From.VALUE, From.UNSAFE_VIEW}
 
 
 @dataclass(frozen=True)
 class Output:
     """One output of the user's function.
 
-    `base` indexes the inputs, the outputs or the intermediate bases, by `origin`. `replay` is the
+    `base` indexes the arguments, the inputs, the outputs or the intermediate bases, by `origin`.
+    `replay` is the
     chain of views that leads from the base to the output; None means that only the geometry of the
     graph's own result is known, at run time. `requires_grad` is the output's property;
     `differentiable` says that a tangent arrives for it.

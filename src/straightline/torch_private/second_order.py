@@ -51,7 +51,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from straightline.capture.contract import places
 from straightline.errors import DoubleBackwardError
-from straightline.torch_private import autocast
+from straightline.torch_private import autocast, outputs
 from straightline.torch_private.layouts import return_layouts
 from straightline.torch_private.stages import tensorify_floats
 
@@ -129,9 +129,12 @@ def _settled(
     does.
     """
     fake = FakifiedFlatArgs(args)
+    seen = outputs.Seen()
+    watched = outputs.watched(function, seen)
     state = create_aot_state(
-        stack, function, fake, descriptions, config, fake_mode, fake_mode.shape_env
+        stack, watched, fake, descriptions, config, fake_mode, fake_mode.shape_env
     )
+    outputs.settle(state, seen)
 
     def described(*inner: Any) -> tuple[Any, list[Any]]:
         out = function(*inner)

@@ -62,13 +62,14 @@ from straightline.torch_private import (
     views,
 )
 from straightline.torch_private.layouts import layout, return_layouts, role
+from straightline.torch_private.outputs import Kin
 from straightline.torch_private.stages import Stages, Untraceable
 
 _ORIGIN: Mapping[OutputType, From] = {
     OutputType.non_alias: From.VALUE,
     OutputType.custom_function_view: From.VALUE,
     OutputType.unsafe_view_alias: From.UNSAFE_VIEW,
-    OutputType.is_input: From.INPUT,
+    OutputType.is_input: From.ARGUMENT,
     OutputType.alias_of_input: From.VIEW_OF_INPUT,
     OutputType.alias_of_intermediate: From.VIEW_OF_BASE,
     OutputType.alias_of_intermediate_save_as_output: From.VIEW_OF_BASE,
@@ -314,8 +315,10 @@ def _outputs(
     mutated = meta.num_mutated_inp_runtime_indices
     values = returns.returned(stages)[mutated:]
     result = []
-    for position, (info, where) in enumerate(zip(meta.output_info, layouts, strict=False)):
-        output = _output(info, where)
+    kinship = (*stages.kin, *(Kin() for _ in restrided))
+    outputs = zip(meta.output_info, kinship, layouts, strict=False)
+    for position, (info, kin, where) in enumerate(outputs):
+        output = _output(info, kin, where)
         base, value = output.base, values[position]
         if functorch_config.view_replay_for_aliased_outputs:
             steps: tuple[ViewStep, ...] | None = None
@@ -337,15 +340,19 @@ def _outputs(
     return tuple(result), restrided
 
 
-def _output(info: OutputAliasInfo, where: Layout) -> Output:
+def _output(info: OutputAliasInfo, kin: Kin, where: Layout) -> Output:
     origin = _ORIGIN[info.output_type]
-    viewed = origin in (From.VIEW_OF_INPUT, From.VIEW_OF_BASE, From.VIEW_OF_OUTPUT)
+    base = info.base_idx if origin is From.VIEW_OF_INPUT else kin.base
+    if kin.argument is not None:
+        origin, base = From.ARGUMENT, kin.argument
+    elif kin.output is not None:
+        origin, base = From.OUTPUT, kin.output
     return Output(
         origin,
         tensor=issubclass(info.raw_type, torch.Tensor),
         requires_grad=info.requires_grad,
         differentiable=info.requires_grad_for_backward,
-        base=info.base_idx if viewed or origin is From.INPUT else None,
+        base=base,
         dynamic=tuple(sorted(info.dynamic_dims or ())),
         layout=where,
     )

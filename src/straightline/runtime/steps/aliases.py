@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -18,7 +18,8 @@ from straightline.torch_private.marks import DYNAMIC_MARK
 
 def needs_value(output: Output) -> bool:
     """The graph's own result is needed; else the output is had from its base alone."""
-    return not output.alias or (output.origin is not From.INPUT and output.replay is None)
+    itself = output.origin in (From.ARGUMENT, From.OUTPUT)
+    return not output.alias or (output.replay is None and not itself)
 
 
 def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> list[str]:
@@ -26,29 +27,45 @@ def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> list[str]
     outputs, then intermediate bases; unneeded ones may be anything.
     """
     shared: dict[tuple[str, str], str] = {}
-    results: list[str] = []
-    for output, value in zip(contract.outputs, values, strict=False):
-        if output.origin is From.INPUT:
-            assert output.base is not None
-            results.append(contract.inputs[output.base].name)
-        elif output.alias:
-            with writer.duty("output_alias_wrapper"):
-                base = _base(contract, output, values)
-                results.append(_view(writer, contract, output, base, value, shared))
-        else:
-            results.append(value)
-        if output.dynamic:
-            results[-1] = _mark(writer, output, results[-1])
-    return results
+    results: dict[int, str] = {}
+    for position in _bases_first(contract):
+        output, value = contract.outputs[position], values[position]
+        if output.alias:
+            base = _base(contract, output, values, results)
+            if output.origin in (From.ARGUMENT, From.OUTPUT):
+                value = base
+            else:
+                with writer.duty("output_alias_wrapper"):
+                    value = _view(writer, contract, output, base, value, shared)
+        results[position] = _mark(writer, output, value) if output.dynamic else value
+    return [result for _, result in sorted(results.items())]
 
 
-def _base(contract: Contract, output: Output, values: Sequence[str]) -> str:
+def _bases_first(contract: Contract) -> list[int]:
+    """The outputs in an order in which each follows the output that it is made from."""
+    order: list[int] = []
+    for position in range(len(contract.outputs)):
+        chain: list[int] = []
+        at: int | None = position
+        while at is not None and at not in order:
+            chain.insert(0, at)
+            output = contract.outputs[at]
+            at = output.base if output.origin in (From.OUTPUT, From.VIEW_OF_OUTPUT) else None
+        order += chain
+    return order
+
+
+def _base(
+    contract: Contract, output: Output, values: Sequence[str], results: Mapping[int, str]
+) -> str:
     assert output.base is not None
     match output.origin:
+        case From.ARGUMENT:
+            return contract.arguments[output.base].name
         case From.VIEW_OF_INPUT:
             return contract.inputs[output.base].name
-        case From.VIEW_OF_OUTPUT:
-            return values[output.base]
+        case From.OUTPUT | From.VIEW_OF_OUTPUT:
+            return results[output.base]
         case _:
             return values[len(contract.outputs) + output.base]
 
@@ -149,7 +166,7 @@ def _mark(writer: Writer, output: Output, value: str) -> str:
         name = writer.name("out")
         writer.line(f"{name} = {value}")
     marks = ", ".join(map(str, output.dynamic))
-    if output.origin is From.INPUT:
+    if output.origin in (From.ARGUMENT, From.OUTPUT):
         marks = f"*getattr({name}, {DYNAMIC_MARK!r}, ()), {marks}"
     writer.line(f"{name}.{DYNAMIC_MARK} = {{{marks}}}")
     return name

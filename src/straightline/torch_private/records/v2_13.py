@@ -27,12 +27,24 @@ RECORD: Record = {
         "_set_view_replay_enabled": Shape("builtin"),
     },
     "torch._C._autograd": {
+        "CreationMeta": Shape(
+            "class",
+            attributes=(
+                "IN_CUSTOM_FUNCTION",
+                "name",
+            ),
+        ),
+        "CreationMeta.IN_CUSTOM_FUNCTION": Shape("value"),
         "SavedTensor": Shape(
             "class",
             attributes=(
                 "register_hooks",
                 "unpack",
             ),
+        ),
+        "_get_creation_meta": Shape(
+            "builtin",
+            parts=("arg0",),
         ),
         "_get_current_graph_task_keep_graph": Shape("builtin"),
         "_make_saved_tensor": Shape(
@@ -208,13 +220,28 @@ RECORD: Record = {
             ),
         ),
     },
+    "torch._functorch._aot_autograd.collect_metadata_analysis": {
+        "coerce_tangent_and_suggest_memory_format": Shape(
+            "function",
+            parts=("x",),
+        ),
+    },
     "torch._functorch._aot_autograd.descriptors": {
         "AOTInput": Shape(
             "dataclass",
             attributes=("expr",),
         ),
+        "AOTOutput": Shape(
+            "dataclass",
+            attributes=("expr",),
+        ),
         "DifferentiableAOTOutput": Shape(
             "dataclass",
+            attributes=("expr",),
+        ),
+        "IntermediateBaseAOTOutput": Shape(
+            "dataclass",
+            parts=("base_of",),
             attributes=("expr",),
         ),
         "PlainAOTInput": Shape(
@@ -241,6 +268,10 @@ RECORD: Record = {
                 "metadata",
                 "sequence",
             ),
+        ),
+        "from_fun": Shape(
+            "function",
+            parts=("t",),
         ),
     },
     "torch._functorch._aot_autograd.graph_capture_wrappers": {
@@ -557,6 +588,15 @@ RECORD: Record = {
         "codegen_backward_subclass_fns": Shape(
             "function",
             parts=("grad_input_metas=",),
+        ),
+    },
+    "torch._functorch._aot_autograd.subclass_utils": {
+        "requires_subclass_dispatch": Shape(
+            "function",
+            parts=(
+                "args",
+                "fw_metadata",
+            ),
         ),
     },
     "torch._functorch._aot_autograd.utils": {
