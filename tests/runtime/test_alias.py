@@ -330,6 +330,18 @@ def views_of_leaves_beside_compute(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor
     return x.view(-1), x @ y.t(), y[0]
 
 
+@views(lambda n: leaf(n, 3), **NO_GRAD)
+def detached_input_and_its_view(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.detach()
+    return y.view(-1)[1:], y
+
+
+@views(lambda n: leaf(n, 3), **NO_GRAD)
+def input_as_its_own_dtype_and_a_view_of_that(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.view(x.dtype)
+    return y, y[1:]
+
+
 @views(lambda n: nonleaf(n, 3), scenarios=("full", "partial"))
 def part_of_input_written_to_unseen(x: Tensor) -> Tensor:
     _, second = x.split([1, x.shape[0] - 1])
@@ -450,6 +462,14 @@ def written_view_of_intermediate_twice(x: Tensor) -> tuple[Tensor, Tensor, Tenso
 def one_object_by_two_ways(x: Tensor) -> tuple[Tensor, Tensor]:
     row = (x * 2)[0]
     return row, row.flatten()
+
+
+@intermediates(lambda n: plain(1, n))
+def viewed_then_reshaped_in_place(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    wide = y.expand(4, -1)
+    y.unsqueeze_(1)
+    return wide, y
 
 
 @intermediates(lambda n: leaf(n, 3))

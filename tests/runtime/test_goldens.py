@@ -305,6 +305,11 @@ def alias_view_with_symbolic_sizes() -> str:
     return _aliased(Output(From.VIEW_OF_INPUT, True, base=0, replay=(step,)))
 
 
+@case("aten__unsafe_view(")
+def hidden_view_in_inference() -> str:
+    return _aliased(Output(From.UNSAFE_VIEW, True))
+
+
 @case("aten_t(sin_default)")
 def alias_view_of_output() -> str:
     return _aliased(Output(From.VIEW_OF_OUTPUT, True, base=0, replay=(TRANSPOSE,)))

@@ -98,7 +98,7 @@ def contract(
     bound = symbols.bindings((i.name, v) for i, v in zip(inputs, stages.inputs, strict=True))
     render = functools.partial(symbols.render, bound=bound)
     training = stages.backward is not None
-    hidden = returns.hidden_views(stages) if training else frozenset()
+    hidden = returns.hidden_views(stages)
     outputs, restrided = _outputs(stages, render, hidden)
     mutations = _mutations(stages, inputs, bases, duplicates)
     stays, moves = versions.stay_and_move(stages, inputs, mutations, duplicates)
@@ -327,6 +327,9 @@ def _outputs(
                     pass  # torch recorded the way from the argument, not from the shared base
                 case From.VIEW_OF_INPUT:
                     steps = views.steps(info.view_meta_sequence, render)
+                case From.VIEW_OF_OUTPUT if base is not None and _regenerated(stages, base):
+                    ways = info.view_meta_sequence, meta.output_info[base].view_meta_sequence
+                    steps = views.rest(*ways, render)
                 case From.VIEW_OF_OUTPUT | From.VIEW_OF_BASE:
                     assert base is not None
                     of_base = output.origin is From.VIEW_OF_BASE
@@ -338,6 +341,11 @@ def _outputs(
             output = dataclasses.replace(output, origin=From.UNSAFE_VIEW)
         result.append(output)
     return tuple(result), restrided
+
+
+def _regenerated(stages: Stages, output: int) -> bool:
+    """Whether an output is made outside of the graph, of an input."""
+    return stages.meta.output_info[output].output_type is OutputType.alias_of_input
 
 
 def _output(info: OutputAliasInfo, kin: Kin, where: Layout) -> Output:

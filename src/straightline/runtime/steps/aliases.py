@@ -22,6 +22,14 @@ def needs_value(output: Output) -> bool:
     return not output.alias or (output.replay is None and not itself)
 
 
+def hide_view(writer: Writer, value: str, wanted: str) -> str:
+    """`value` as a tensor that is no view: were it seen as one, it could not be written to."""
+    unsafe = writer.bind(torch.ops.aten._unsafe_view.default, "aten__unsafe_view")
+    name = writer.name(wanted)
+    writer.line(f"{name} = {unsafe}({value}, {value}.shape)")
+    return name
+
+
 def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> list[str]:
     """Expressions for what the caller gets. `values` are the graph's results past the mutations:
     outputs, then intermediate bases; unneeded ones may be anything.
@@ -37,6 +45,8 @@ def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> list[str]
             else:
                 with writer.duty("output_alias_wrapper"):
                     value = _view(writer, contract, output, base, value, shared)
+        elif output.origin is From.UNSAFE_VIEW and contract.kind == "inference":
+            value = hide_view(writer, value, "out")
         results[position] = _mark(writer, output, value) if output.dynamic else value
     return [result for _, result in sorted(results.items())]
 

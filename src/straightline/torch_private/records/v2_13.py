@@ -814,6 +814,7 @@ RECORD: Record = {
                 "shape_env",
             ),
         ),
+        "log": Shape("value"),
         "unset_fake_temporarily": Shape("function"),
     },
     "torch.amp.autocast_mode": {
