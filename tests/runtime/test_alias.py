@@ -342,6 +342,19 @@ def input_as_its_own_dtype_and_a_view_of_that(x: Tensor) -> tuple[Tensor, Tensor
     return y, y[1:]
 
 
+@views(lambda n: nonleaf(n, 3))
+def detached_input_written_to(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.detach().copy_(x + 1)
+    return y[1:], y
+
+
+@views(lambda n: (leaf(n, 3), nonleaf(n, 3)))
+def part_of_detached_leaf_written_to(x: Tensor, y: Tensor) -> Tensor:
+    row = x.detach()[1:]
+    row.mul_(y[1:])
+    return row.t()
+
+
 @views(lambda n: nonleaf(n, 3), scenarios=("full", "partial"))
 def part_of_input_written_to_unseen(x: Tensor) -> Tensor:
     _, second = x.split([1, x.shape[0] - 1])
@@ -674,6 +687,25 @@ def view_of_intermediate_by_function(x: Tensor) -> Tensor:
 @functions(lambda n: leaf(n, 3), scenarios=("full", "partial"))
 def view_of_input_by_function(x: Tensor) -> tuple[Tensor, Tensor]:
     return ViewFunction.apply(x), x * 2
+
+
+@functions(lambda n: nonleaf(n, 3))
+def view_of_written_input_by_function(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.sin_()
+    y = ViewFunction.apply(x)
+    return y, y[1:]
+
+
+@functions(lambda n: nonleaf(n, 3))
+def view_of_view_of_input_by_function(x: Tensor) -> Tensor:
+    return ViewFunction.apply(x)[1:]
+
+
+@functions(lambda n: leaf(n, 3))
+def view_of_returned_intermediate_by_function(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x * 2
+    z = ViewFunction.apply(y)
+    return z, y, z[2:]
 
 
 @functions(lambda n: leaf(n, 3))

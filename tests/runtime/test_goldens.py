@@ -310,6 +310,11 @@ def hidden_view_in_inference() -> str:
     return _aliased(Output(From.UNSAFE_VIEW, True))
 
 
+@case("with_history(")
+def value_in_input() -> str:
+    return _aliased(Output(From.IN_INPUT, True, True, True, base=0, replay=(TRANSPOSE,)))
+
+
 @case("aten_t(sin_default)")
 def alias_view_of_output() -> str:
     return _aliased(Output(From.VIEW_OF_OUTPUT, True, base=0, replay=(TRANSPOSE,)))

@@ -56,12 +56,16 @@ class Kin:
 
     `argument`: that argument itself. `output`: that output itself. `base`: the number of the output
     (or of the intermediate base, by torch's record) that it is a view of. `root`: it is no view.
+    `lodges`: it looks at the memory of what it is made from, and has a history of its own; as one
+    that is `detached` from it, or as a view.
     """
 
     argument: int | None = None
     output: int | None = None
     base: int | None = None
     root: bool = False
+    lodges: bool = False
+    detached: bool = False
 
 
 @dataclass
@@ -132,15 +136,28 @@ class _Look:
         custom = root is not out and _get_creation_meta(out) == CreationMeta.IN_CUSTOM_FUNCTION
         info = self.infos[position]
         argument = self._arguments.get(id(root))
+        lodges = custom and out.requires_grad
         if argument is not None and not self._inputs[argument].mutates_storage_metadata:
-            if not custom:
+            if lodges:
+                self._set(position, OutputType.custom_function_view, argument, out)
+            elif not custom:
                 self._set(position, OutputType.alias_of_input, argument, out)
-            return Kin()
+            return Kin(lodges=lodges)
+        if root is not out and id(root) in self._first:
+            self._set(
+                position,
+                OutputType.custom_function_view
+                if lodges
+                else OutputType.alias_of_intermediate_base_is_user_output,
+                view=out,
+            )
+            return Kin(base=self._first[id(root)], lodges=lodges)
+        if info.output_type is OutputType.alias_of_input and out.requires_grad:
+            # Gradients reach it by a write that autograd has not seen at its memory's owner.
+            self._set(position, OutputType.custom_function_view, info.base_idx, out)
+            return Kin(root=root is out, lodges=True, detached=True)
         if root is out:
             return Kin(base=info.base_idx if _of_output(info) else None, root=True)
-        if id(root) in self._first and not (custom and out.requires_grad):
-            self._set(position, OutputType.alias_of_intermediate_base_is_user_output, view=out)
-            return Kin(base=self._first[id(root)])
         if info.output_type in _OF_INPUTS:
             return Kin()
         if custom or not (out.requires_grad and root.requires_grad):
@@ -192,9 +209,8 @@ class _Look:
             subclass_tangent_meta=list(tangents[2]),
             subclass_fw_graph_out_meta=described,
         )
-        self.state.needs_autograd = self.state.needs_autograd and _differentiates(
-            self.state.fw_metadata
-        )
+        takes = any(isinstance(a, torch.Tensor) and a.requires_grad for a in self.state.flat_args)
+        self.state.needs_autograd = takes and _differentiates(self.state.fw_metadata)
 
     def _tangents(self) -> Iterator[tuple[Any, AOTInput, Any]]:
         """What stands for each gradient that arrives, what it is of, and its format."""

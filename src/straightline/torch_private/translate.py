@@ -28,6 +28,7 @@ from torch.fx.experimental._backward_state import BackwardState
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from straightline.capture.contract import (
+    VALUES,
     Argument,
     Contract,
     Duplicate,
@@ -318,19 +319,21 @@ def _outputs(
     kinship = (*stages.kin, *(Kin() for _ in restrided))
     outputs = zip(meta.output_info, kinship, layouts, strict=False)
     for position, (info, kin, where) in enumerate(outputs):
-        output = _output(info, kin, where)
+        output = _output(stages, info, kin, where)
         base, value = output.base, values[position]
         if functorch_config.view_replay_for_aliased_outputs:
             steps: tuple[ViewStep, ...] | None = None
             match output.origin:
-                case From.VIEW_OF_INPUT if stages.inputs_are_merged(base):
+                case From.VIEW_OF_INPUT | From.IN_INPUT if stages.inputs_are_merged(base):
                     pass  # torch recorded the way from the argument, not from the shared base
-                case From.VIEW_OF_INPUT:
+                case From.VIEW_OF_INPUT | From.IN_INPUT:
                     steps = views.steps(info.view_meta_sequence, render)
-                case From.VIEW_OF_OUTPUT if base is not None and _regenerated(stages, base):
+                case From.VIEW_OF_OUTPUT | From.IN_OUTPUT if base is not None and _regenerated(
+                    stages, base
+                ):
                     ways = info.view_meta_sequence, meta.output_info[base].view_meta_sequence
                     steps = views.rest(*ways, render)
-                case From.VIEW_OF_OUTPUT | From.VIEW_OF_BASE:
+                case From.VIEW_OF_OUTPUT | From.IN_OUTPUT | From.VIEW_OF_BASE:
                     assert base is not None
                     of_base = output.origin is From.VIEW_OF_BASE
                     start = base + len(meta.output_info) * of_base
@@ -343,27 +346,42 @@ def _outputs(
     return tuple(result), restrided
 
 
-def _regenerated(stages: Stages, output: int) -> bool:
-    """Whether an output is made outside of the graph, of an input."""
-    return stages.meta.output_info[output].output_type is OutputType.alias_of_input
+def _regenerated(stages: Stages, output: int | None) -> bool:
+    """Whether an output's memory is found outside of the graph, on the way from an input."""
+    assert output is not None
+    return (
+        stages.kin[output].lodges
+        or stages.meta.output_info[output].output_type is OutputType.alias_of_input
+    )
 
 
-def _output(info: OutputAliasInfo, kin: Kin, where: Layout) -> Output:
-    origin = _ORIGIN[info.output_type]
-    base = info.base_idx if origin is From.VIEW_OF_INPUT else kin.base
-    if kin.argument is not None:
-        origin, base = From.ARGUMENT, kin.argument
-    elif kin.output is not None:
-        origin, base = From.OUTPUT, kin.output
+def _output(stages: Stages, info: OutputAliasInfo, kin: Kin, where: Layout) -> Output:
+    origin, base = _origin(stages, info, kin)
     return Output(
         origin,
         tensor=issubclass(info.raw_type, torch.Tensor),
         requires_grad=info.requires_grad,
         differentiable=info.requires_grad_for_backward,
         base=base,
+        detached=kin.detached or (kin.root and origin is From.VIEW_OF_INPUT),
         dynamic=tuple(sorted(info.dynamic_dims or ())),
         layout=where,
     )
+
+
+def _origin(stages: Stages, info: OutputAliasInfo, kin: Kin) -> tuple[From, int | None]:
+    """Where an output comes from, and the number of what it is made from."""
+    if kin.argument is not None:
+        return From.ARGUMENT, kin.argument
+    if kin.output is not None:
+        return From.OUTPUT, kin.output
+    if kin.lodges and kin.base is not None:
+        return From.IN_OUTPUT, kin.base
+    # Where an input keeps its memory, what the graph makes of it is there already.
+    if kin.lodges and stages.meta.input_info[info.base_idx].mutates_data:
+        return From.IN_INPUT, info.base_idx
+    origin = _ORIGIN[info.output_type]
+    return origin, info.base_idx if origin is From.VIEW_OF_INPUT else kin.base
 
 
 def _modes(stages: Stages) -> Modes:
@@ -388,7 +406,7 @@ def tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
     positions += [
         mutated + k
         for k, info in enumerate(meta.output_info)
-        if _ORIGIN[info.output_type] in (From.VALUE, From.UNSAFE_VIEW)
+        if _ORIGIN[info.output_type] in VALUES
         and issubclass(info.raw_type, torch.Tensor)
         and info.requires_grad_for_backward
     ]

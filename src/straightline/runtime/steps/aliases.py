@@ -15,6 +15,8 @@ from straightline.runtime.writer import Writer, literal
 from straightline.torch_private import operations
 from straightline.torch_private.marks import DYNAMIC_MARK
 
+_OF_OUTPUTS = frozenset({From.OUTPUT, From.VIEW_OF_OUTPUT, From.IN_OUTPUT})
+
 
 def needs_value(output: Output) -> bool:
     """The graph's own result is needed; else the output is had from its base alone."""
@@ -45,6 +47,10 @@ def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> list[str]
             else:
                 with writer.duty("output_alias_wrapper"):
                     value = _view(writer, contract, output, base, value, shared)
+        elif output.origin in (From.IN_INPUT, From.IN_OUTPUT):
+            with writer.duty("output_alias_wrapper"):
+                base = _base(contract, output, values, results)
+                value = _lodged(writer, output, base, value)
         elif output.origin is From.UNSAFE_VIEW and contract.kind == "inference":
             value = hide_view(writer, value, "out")
         results[position] = _mark(writer, output, value) if output.dynamic else value
@@ -60,7 +66,7 @@ def _bases_first(contract: Contract) -> list[int]:
         while at is not None and at not in order:
             chain.insert(0, at)
             output = contract.outputs[at]
-            at = output.base if output.origin in (From.OUTPUT, From.VIEW_OF_OUTPUT) else None
+            at = output.base if output.origin in _OF_OUTPUTS else None
         order += chain
     return order
 
@@ -72,9 +78,9 @@ def _base(
     match output.origin:
         case From.ARGUMENT:
             return contract.arguments[output.base].name
-        case From.VIEW_OF_INPUT:
+        case From.VIEW_OF_INPUT | From.IN_INPUT:
             return contract.inputs[output.base].name
-        case From.OUTPUT | From.VIEW_OF_OUTPUT:
+        case From.OUTPUT | From.VIEW_OF_OUTPUT | From.IN_OUTPUT:
             return results[output.base]
         case _:
             return values[len(contract.outputs) + output.base]
@@ -109,7 +115,9 @@ def _view(
             _replay(writer, output, base, value, name, {})
     else:
         _replay(writer, output, base, value, name, shared)
-    if tracked and not output.requires_grad and contract.modes.grad_enabled:
+    if (output.detached and output.replay is None) or (
+        tracked and not output.requires_grad and contract.modes.grad_enabled
+    ):
         writer.line(f"{name} = {name}.detach()")
     elif tracked and not output.requires_grad and output.replay is None:
         # A subclass's own view may be differentiable although no gradient is recorded.
@@ -117,6 +125,16 @@ def _view(
             writer.line(f"{name} = {name}.detach()")
     elif output.requires_grad and not tracked:
         writer.line(f"{name}.requires_grad_(True)")
+    return name
+
+
+def _lodged(writer: Writer, output: Output, base: str, value: str) -> str:
+    """The value where it belongs: a look at the memory of `base`, with the history of `value`."""
+    view = writer.name("view")
+    _replay(writer, output, base, value, view, {})
+    name = writer.name("out")
+    own = writer.bind(support.with_history, "with_history")
+    writer.line(f"{name} = {own}({view}, {value}, {output.detached})")
     return name
 
 

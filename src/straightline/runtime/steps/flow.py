@@ -93,7 +93,7 @@ def kept_inputs(contract: Contract) -> frozenset[str]:
     """Names of inputs and arguments that are needed after the graph ran."""
     kept = {contract.inputs[m.input].name for m in contract.mutations}
     for output in contract.outputs:
-        if output.origin in (From.ARGUMENT, From.VIEW_OF_INPUT):
+        if output.origin in (From.ARGUMENT, From.VIEW_OF_INPUT, From.IN_INPUT):
             assert output.base is not None
             of = contract.arguments if output.origin is From.ARGUMENT else contract.inputs
             kept.add(of[output.base].name)
