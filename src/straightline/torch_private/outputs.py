@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._dynamo  # torch's runtime wrappers and Dynamo import one another: it has to come first
 from torch._C._autograd import CreationMeta, _get_creation_meta
 from torch._functorch._aot_autograd.collect_metadata_analysis import (
     coerce_tangent_and_suggest_memory_format,
+    run_functionalized_fw_and_collect_metadata,
 )
 from torch._functorch._aot_autograd.descriptors import (
     AOTInput,
@@ -27,6 +29,11 @@ from torch._functorch._aot_autograd.descriptors import (
     TangentAOTInput,
 )
 from torch._functorch._aot_autograd.functional_utils import ViewMetaSequence, from_fun
+from torch._functorch._aot_autograd.runtime_wrappers import (
+    AOTDedupeWrapper,
+    AOTSyntheticBaseWrapper,
+    pre_compile,
+)
 from torch._functorch._aot_autograd.schemas import (
     AOTState,
     OutputAliasInfo,
@@ -35,6 +42,7 @@ from torch._functorch._aot_autograd.schemas import (
     ViewAndMutationMeta,
 )
 from torch._functorch._aot_autograd.subclass_utils import requires_subclass_dispatch
+from torch._functorch._aot_autograd.utils import without_output_descs
 
 # Outputs that a gradient arrives for.
 _VALUES = frozenset(
@@ -90,27 +98,68 @@ def watched(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
     return watch
 
 
-def settle(state: AOTState, seen: Seen) -> tuple[Kin, ...]:
-    """Let torch's record say of each output what eager makes of it, and what it has no word for."""
-    look = _Look(state, seen.arguments, seen.results)
+def settle(state: AOTState, function: Callable[..., Any], seen: Seen) -> tuple[Kin, ...]:
+    """Let torch's record say of each output what eager makes of it, and what it has no word for.
+
+    `function` is what torch looked at, `watched`.
+    """
+    merged = _merged(state, function)
+    look = _Look(state, seen, state.fw_metadata if merged is None else merged)
     seen.over, seen.arguments, seen.results = True, (), ()
     kin = tuple(look.decide(position) for position in range(len(look.infos)))
     look.rewrite()
     return kin
 
 
+def _merged(state: AOTState, function: Callable[..., Any]) -> ViewAndMutationMeta | None:
+    """A look at the function that lets arguments share their memory; None where none have to.
+
+    Torch's first look takes each for itself: it misses what a write to one does to another.
+    """
+
+    def described(*inner: Any) -> tuple[Any, list[Any]]:
+        out = function(*inner)
+        return out, type(out)(PlainAOTOutput(i) for i in range(len(out)))
+
+    synthetic = AOTSyntheticBaseWrapper(trace_joint=state.needs_autograd)
+    flat, arguments, descriptions, meta = pre_compile(
+        [AOTDedupeWrapper(), synthetic],
+        described,
+        state.flat_args,
+        state.flat_args_descs,
+        state.aot_config,
+        fw_metadata=state.fw_metadata,
+    )
+    if not synthetic.needs_post_compile:
+        return None
+    return run_functionalized_fw_and_collect_metadata(
+        without_output_descs(flat),
+        flat_args_descs=descriptions,
+        keep_input_mutations=meta.keep_input_mutations,
+    )(*arguments)
+
+
 class _Look:
     """One pass over the outputs; `infos` and `bases` are what becomes torch's record."""
 
-    def __init__(self, state: AOTState, arguments: Sequence[Any], results: Sequence[Any]) -> None:
+    def __init__(self, state: AOTState, seen: Seen, found: ViewAndMutationMeta) -> None:
         self.state = state
-        self.results = results
+        self.results = seen.results
         self._inputs = state.fw_metadata.input_info
-        self.infos = list(state.fw_metadata.output_info)
+        self.infos = [
+            dataclasses.replace(
+                info,
+                requires_grad=true.requires_grad,
+                requires_grad_for_backward=true.requires_grad_for_backward,
+            )
+            for info, true in zip(state.fw_metadata.output_info, found.output_info, strict=False)
+        ]
         self.bases: list[tuple[int, torch.Tensor]] = []
-        tensors = [(i, a) for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
-        outputs = [(i, r) for i, r in enumerate(results) if isinstance(r, torch.Tensor)]
+        tensors = [(i, a) for i, a in enumerate(seen.arguments) if isinstance(a, torch.Tensor)]
+        outputs = [(i, r) for i, r in enumerate(seen.results) if isinstance(r, torch.Tensor)]
         self._arguments = {id(a): i for i, a in tensors}
+        # Only merged arguments are views of something here: of what they are merged into.
+        self._roots = self._arguments | {id(a._base): i for i, a in tensors if a._base is not None}
         self._first = {id(r): i for i, r in reversed(outputs)}
         fake: Any = state.flat_args
         self._plain = not requires_subclass_dispatch(fake, state.fw_metadata)
@@ -135,7 +184,7 @@ class _Look:
     def _view(self, position: int, out: Any, root: torch.Tensor) -> Kin:
         custom = root is not out and _get_creation_meta(out) == CreationMeta.IN_CUSTOM_FUNCTION
         info = self.infos[position]
-        argument = self._arguments.get(id(root))
+        argument = self._roots.get(id(root))
         lodges = custom and out.requires_grad
         if argument is not None and not self._inputs[argument].mutates_storage_metadata:
             if lodges:

@@ -134,7 +134,7 @@ def _settled(
     state = create_aot_state(
         stack, watched, fake, descriptions, config, fake_mode, fake_mode.shape_env
     )
-    outputs.settle(state, seen)
+    outputs.settle(state, watched, seen)
 
     def described(*inner: Any) -> tuple[Any, list[Any]]:
         out = function(*inner)

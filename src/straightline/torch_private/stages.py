@@ -175,9 +175,10 @@ def _traced(
     moved: list[bool | None] = []
     recorded: list[bool] = []
     seen = outputs.Seen()
+    watched = outputs.watched(_watched(flat_fn, moved, recorded), seen)
     state = create_aot_state(
         stack,
-        outputs.watched(_watched(flat_fn, moved, recorded), seen),
+        watched,
         fake_inputs,
         descriptions,
         aot_config,
@@ -186,7 +187,7 @@ def _traced(
     )
     state.fw_metadata.act_input_indices = waits
     sharing.agree(state)
-    kin = outputs.settle(state, seen)
+    kin = outputs.settle(state, watched, seen)
     for position in _assigned(gm, len(lifted), state.fw_metadata.input_info):
         moved[position] = True
     if _writes_lists(gm):

@@ -102,7 +102,7 @@ def contract(
     hidden = returns.hidden_views(stages)
     outputs, restrided = _outputs(stages, render, hidden)
     mutations = _mutations(stages, inputs, bases, duplicates)
-    stays, moves = versions.stay_and_move(stages, inputs, mutations, duplicates)
+    stays, moves = versions.stay_and_move(stages, inputs, mutations, bases, duplicates)
     first_base = len(mutations) + len(meta.output_info)
     base_layouts = return_layouts(meta)[first_base:]
     state = [i for i, v in enumerate(stages.inputs) if isinstance(v, BackwardState)]
@@ -189,7 +189,11 @@ def _inputs(
         groups = stages.synthetic.base_groups
         for base in sorted(groups):
             members = tuple(kept[i] for i in groups[base])
-            mutated = tuple(m for m in members if stages.original_info[m].mutates_data)
+            mutated = tuple(
+                m
+                for m in members
+                if stages.original_info[m].mutates_data and stages.moved[m] is not False
+            )
             bases.append(SharedBase(members, mutated))
         others = [kept[i] for i in stages.synthetic.other_arg_indices]
     else:
@@ -378,10 +382,11 @@ def _origin(stages: Stages, info: OutputAliasInfo, kin: Kin) -> tuple[From, int 
     if kin.lodges and kin.base is not None:
         return From.IN_OUTPUT, kin.base
     # Where an input keeps its memory, what the graph makes of it is there already.
-    if kin.lodges and stages.meta.input_info[info.base_idx].mutates_data:
-        return From.IN_INPUT, info.base_idx
+    input_ = info.base_idx
+    if kin.lodges and input_ is not None and stages.meta.input_info[input_].mutates_data:
+        return From.IN_INPUT, input_
     origin = _ORIGIN[info.output_type]
-    return origin, info.base_idx if origin is From.VIEW_OF_INPUT else kin.base
+    return origin, input_ if origin is From.VIEW_OF_INPUT else kin.base
 
 
 def _modes(stages: Stages) -> Modes:

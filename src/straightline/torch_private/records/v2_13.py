@@ -225,6 +225,17 @@ RECORD: Record = {
             "function",
             parts=("x",),
         ),
+        "run_functionalized_fw_and_collect_metadata": Shape(
+            "function",
+            parts=(
+                "f",
+                "*",
+                "flat_args_descs",
+                "keep_input_mutations",
+                "static_input_indices=",
+                "pre_dispatch=",
+            ),
+        ),
     },
     "torch._functorch._aot_autograd.descriptors": {
         "AOTInput": Shape(
@@ -609,6 +620,10 @@ RECORD: Record = {
             parts=("hooks",),
         ),
         "top_saved_tensors_hooks": Shape("function"),
+        "without_output_descs": Shape(
+            "function",
+            parts=("f",),
+        ),
     },
     "torch._functorch.aot_autograd": {
         "create_aot_state": Shape(
