@@ -25,6 +25,7 @@ from straightline.capture import (
     protect,
     second_order,
     simplify,
+    unchanged,
 )
 from straightline.capture.contract import Contract
 from straightline.config import Config
@@ -58,6 +59,7 @@ def compile_graph(
         return fallback.run_as_captured(gm, config, dirty.REASON, dirty.detail(node))
     if (node := outside.written(gm)) is not None:
         return fallback.run_as_captured(gm, config, outside.REASON, outside.detail(node))
+    unchanged.drop(gm)
     try:
         return _compile(gm, example_inputs, config)
     except stages.Untraceable as failure:

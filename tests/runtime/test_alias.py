@@ -485,6 +485,13 @@ def viewed_then_reshaped_in_place(x: Tensor) -> tuple[Tensor, Tensor]:
     return wide, y
 
 
+@intermediates(lambda n: leaf(n, 3), **NO_GRAD)
+def dropout_that_drops_nothing(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    idle = torch.nn.functional.dropout(y, 0.5, training=False)
+    return y, idle, torch.nn.functional.dropout(y, 0.0), torch.dropout(x, 0.5, False)
+
+
 @intermediates(lambda n: leaf(n, 3))
 def detached_intermediate(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x * 2
