@@ -280,7 +280,7 @@ def alias_view_without_grad() -> str:
     )
 
 
-@case("set_grad_enabled(True)", "finally:", "set_grad_enabled(False)")
+@case("set_grad_enabled(not ", "finally:", "set_grad_enabled(False)")
 def alias_view_with_grad() -> str:
     """Taken under enable_grad, returned with gradients off."""
     return _aliased(

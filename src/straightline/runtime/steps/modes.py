@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import torch
+
 from straightline.capture.contract import Contract
 from straightline.runtime.writer import Writer
 from straightline.torch_private import switches
@@ -39,8 +41,13 @@ def grad_mode(writer: Writer, now: bool, *, wanted: bool, needed: bool = True) -
         yield
         return
     switch = writer.bind(switches.set_grad_enabled, "set_grad_enabled")
+    inside = str(wanted)
+    if wanted:
+        # Dynamo compiles alike under no_grad and inference mode; the latter cannot be left so.
+        inference = writer.bind(torch.is_inference_mode_enabled, "is_inference_mode_enabled")
+        inside = f"not {inference}()"
     with writer.duty(_DUTY):
-        writer.line(f"{switch}({wanted})")
+        writer.line(f"{switch}({inside})")
     with _tried(writer):
         yield
     with writer.duty(_DUTY), writer.block("finally:"):
