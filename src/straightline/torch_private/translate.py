@@ -204,7 +204,7 @@ def _inputs(
         if stages.subclass is not None
         else [Plain()] * len(where)
     )
-    frozen = _frozen()
+    frozen, detached = _frozen(), _detached(stages)
     result = []
     for position, (argument, value) in enumerate(zip(where, stages.inputs, strict=True)):
         if argument is None:
@@ -222,12 +222,19 @@ def _inputs(
                 requires_grad=tensor and value.requires_grad,
                 leaf=info.is_leaf,
                 parameter=isinstance(value, torch.nn.Parameter),
-                detached=position in stages.detach,
+                detached=position in detached,
                 frozen=position in frozen and isinstance(layouts[position], Subclass),
                 waits=position in stages.meta.act_input_indices,
             )
         )
     return tuple(result), tuple(bases)
+
+
+def _detached(stages: Stages) -> frozenset[int]:
+    """Inputs that no gradient reaches. Where that is all of them, results still require grad."""
+    inputs = enumerate(stages.inputs)
+    tracked = {i for i, v in inputs if isinstance(v, torch.Tensor) and v.requires_grad}
+    return frozenset() if tracked <= stages.detach else stages.detach
 
 
 def _frozen() -> frozenset[int]:
