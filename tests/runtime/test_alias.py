@@ -485,6 +485,18 @@ def viewed_then_reshaped_in_place(x: Tensor) -> tuple[Tensor, Tensor]:
     return wide, y
 
 
+@views(lambda n: leaf(n, 3)[1:], scenarios=("full",))
+def nothing_reaches_the_argument(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = x.flatten()
+    return y.abs()
+
+
+def test_the_product_of_a_vector_and_a_matrix_is_no_view() -> None:
+    function = torch.compile(lambda x: x[0] @ x.t(), backend="straightline", dynamic=True)
+    assert function(leaf(4, 3))._base is None
+
+
 @intermediates(lambda n: leaf(n, 3), **NO_GRAD)
 def dropout_that_drops_nothing(x: Tensor) -> tuple[Tensor, ...]:
     y = x * 2

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # torch's runtime wrappers and Dynamo import one another: it has to come first
+from torch import fx
 from torch._C._autograd import CreationMeta, _get_creation_meta
 from torch._functorch._aot_autograd.collect_metadata_analysis import (
     coerce_tangent_and_suggest_memory_format,
@@ -98,17 +99,37 @@ def watched(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
     return watch
 
 
-def settle(state: AOTState, function: Callable[..., Any], seen: Seen) -> tuple[Kin, ...]:
+def settle(
+    state: AOTState, function: Callable[..., Any], seen: Seen, gm: object = None
+) -> tuple[Kin, ...]:
     """Let torch's record say of each output what eager makes of it, and what it has no word for.
 
-    `function` is what torch looked at, `watched`.
+    `function` is what torch looked at, `watched`; `gm` the graph that Dynamo captured of it.
     """
     merged = _merged(state, function)
-    look = _Look(state, seen, state.fw_metadata if merged is None else merged)
+    look = _Look(state, seen, state.fw_metadata if merged is None else merged, _no_views(gm))
     seen.over, seen.arguments, seen.results = True, (), ()
     kin = tuple(look.decide(position) for position in range(len(look.infos)))
     look.rewrite()
     return kin
+
+
+def _no_views(gm: object) -> frozenset[int]:
+    """Outputs that are no views in eager, although they may be where torch takes operations apart:
+    in Dynamo under dynamic shapes, and in its tracing stages.
+    """
+    if not isinstance(gm, fx.GraphModule):
+        return frozenset()
+    values: Any = gm.graph.output_node().args[0]
+    return frozenset(
+        i for i, node in enumerate(values) if isinstance(node, fx.Node) and _is_no_view(node)
+    )
+
+
+def _is_no_view(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    example = node.meta.get("example_value")
+    return name == "matmul" or (isinstance(example, torch.Tensor) and example._base is None)
 
 
 def _merged(state: AOTState, function: Callable[..., Any]) -> ViewAndMutationMeta | None:
@@ -142,8 +163,11 @@ def _merged(state: AOTState, function: Callable[..., Any]) -> ViewAndMutationMet
 class _Look:
     """One pass over the outputs; `infos` and `bases` are what becomes torch's record."""
 
-    def __init__(self, state: AOTState, seen: Seen, found: ViewAndMutationMeta) -> None:
+    def __init__(
+        self, state: AOTState, seen: Seen, found: ViewAndMutationMeta, no_views: frozenset[int]
+    ) -> None:
         self.state = state
+        self._no_views = no_views
         self.results = seen.results
         self._inputs = state.fw_metadata.input_info
         self.infos = [
@@ -209,7 +233,8 @@ class _Look:
             return Kin(base=info.base_idx if _of_output(info) else None, root=True)
         if info.output_type in _OF_INPUTS:
             return Kin()
-        if custom or not (out.requires_grad and root.requires_grad):
+        apart = custom or position in self._no_views
+        if apart or not (out.requires_grad and root.requires_grad):
             if info.output_type in _OF_INTERMEDIATES:
                 self._set(position, OutputType.unsafe_view_alias)
             return Kin()

@@ -124,6 +124,7 @@ def _settled(
     descriptions: list[Any],
     config: AOTConfig,
     fake_mode: FakeTensorMode,
+    gm: fx.GraphModule | None = None,
 ) -> Program:
     """Collect the metadata of `function`, then drop duplicate and merge aliased inputs as torch
     does.
@@ -134,7 +135,7 @@ def _settled(
     state = create_aot_state(
         stack, watched, fake, descriptions, config, fake_mode, fake_mode.shape_env
     )
-    outputs.settle(state, watched, seen)
+    outputs.settle(state, watched, seen, gm)
 
     def described(*inner: Any) -> tuple[Any, list[Any]]:
         out = function(*inner)
@@ -376,7 +377,7 @@ def derived(
             gm, list(example_inputs), None, None, True, False, flatten=False
         )
         stack.enter_context(compiled_autograd._disable())
-        program = _settled(stack, flat_fn, list(fake), list(descriptions), config, fake_mode)
+        program = _settled(stack, flat_fn, list(fake), list(descriptions), config, fake_mode, gm)
         for level in range(2, order + 1):
             state = program.state
             tangents = [_fresh(t) for t in state.fw_metadata.traced_tangents]

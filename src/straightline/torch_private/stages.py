@@ -187,7 +187,7 @@ def _traced(
     )
     state.fw_metadata.act_input_indices = waits
     sharing.agree(state)
-    kin = outputs.settle(state, watched, seen)
+    kin = outputs.settle(state, watched, seen, gm)
     for position in _assigned(gm, len(lifted), state.fw_metadata.input_info):
         moved[position] = True
     if _writes_lists(gm):
