@@ -26,6 +26,7 @@ from straightline.capture import (
     protect,
     second_order,
     simplify,
+    unchanged,
 )
 from straightline.capture.contract import Contract
 from straightline.config import Config
@@ -63,6 +64,7 @@ def compile_graph(
         return fallback.run_as_captured(gm, config, dirty.REASON, dirty.detail(node))
     if (node := outside.written(gm)) is not None:
         return fallback.run_as_captured(gm, config, outside.REASON, outside.detail(node))
+    unchanged.drop(gm)
     try:
         # Dumped files are of whole programs.
         start = cuts.place(gm) if config.dump is None else None

@@ -22,8 +22,11 @@ from torch._dynamo.utils import counters
 
 SOFT_KINDS = frozenset({"hidden_base", "no_error", "undifferentiable"})
 """What few users lose by: whether a tensor that nobody holds is some output's `_base`; a result
-where eager's backward raises, because the graph saves another value than eager does; an error in
-forward where eager's own backward would raise, but was not called."""
+where eager's backward raises, because the graph saves another value than eager does, or where
+eager has forbidden an output's history, so that it cannot be looked at nor differentiated; an error
+in forward where eager's own backward would raise, but was not called."""
+
+RAISES = "raises RuntimeError"
 
 SAVE_HINT = "double backward"
 """Part of the message by which a backend may refuse a second derivative that it cannot have."""
@@ -128,7 +131,7 @@ def is_leaf(value: torch.Tensor) -> bool | str:
     try:
         return value.is_leaf
     except RuntimeError:
-        return "raises RuntimeError"
+        return RAISES
 
 
 def snapshot(value: torch.Tensor) -> torch.Tensor:
@@ -336,9 +339,12 @@ def differences(expected: list[Step], got: list[Step]) -> list[Difference]:
                     )
                 )
             elif not same(entry.kind, entry.fact, facts[key]):
+                kind = (
+                    "no_error" if entry.kind == "is_leaf" and entry.fact == RAISES else entry.kind
+                )
                 found.append(
                     Difference(
-                        f"{want.name} {entry.where}", entry.kind, show(entry.fact), show(facts[key])
+                        f"{want.name} {entry.where}", kind, show(entry.fact), show(facts[key])
                     )
                 )
     return found

@@ -776,6 +776,29 @@ def mutate_lone_view_of_nonleaf(x: Tensor, y: Tensor) -> Tensor:
     return x.sin()
 
 
+def plain_base_view_and_nonleaf(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    x = plain(n, 3)
+    return x, x.t(), nonleaf(n)
+
+
+@shared(plain_base_view_and_nonleaf)
+def write_gives_history_to_base(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    y[-1] = z
+    return x * 2, x[0]
+
+
+def leaf_and_view_under_no_grad(n: int) -> tuple[Tensor, Tensor]:
+    x = leaf(n, 3)
+    with torch.no_grad():
+        return x, x.t()
+
+
+@shared(leaf_and_view_under_no_grad, scenarios=("full", "partial"))
+def mutate_unseen_beside_view(x: Tensor, y: Tensor) -> Tensor:
+    x.data[-1] = 0.5
+    return y.detach().sum()
+
+
 @shared(base_and_view)
 def return_aliases_of_mutated_group(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     y.add_(1)

@@ -297,6 +297,17 @@ def test_input_given_back_is_the_input(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", [two, nested_two], ids=lambda m: m.__name__)
+def test_detached_input_is_no_view_of_it(make: Make) -> None:
+    def scenario(compile: Compile) -> Any:
+        f = compile(lambda x: (x.detach(), x[1:]))
+        x = make(torch.randn(4, 3))
+        detached, rest = f(x)
+        return detached, detached._base is None, rest._base is x
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("make", [two, nested_two], ids=lambda m: m.__name__)
 def test_view_of_an_intermediate_in_training(make: Make) -> None:
     def scenario(compile: Compile) -> Any:
         def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -40,7 +40,8 @@ from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_s
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext, TracingContext
 
-from straightline.torch_private import autocast, guards, operations, sharing
+from straightline.torch_private import autocast, guards, operations, outputs, sharing
+from straightline.torch_private.outputs import Kin
 
 JointPass = Callable[[fx.GraphModule], None]
 
@@ -55,7 +56,8 @@ class Stages:
     dropped and aliased arguments merged; `meta` what the graph takes after that. `moved` says of
     each of the caller's arguments that is a tensor whether the function moves its version;
     `versionless` are those made in inference mode, which have none; `recorded`
-    says whether it gives them another history, so that autograd sees a write.
+    says whether it gives them another history, so that autograd sees a write. `kin` is about the
+    function's outputs.
     """
 
     forward: fx.GraphModule
@@ -67,6 +69,7 @@ class Stages:
     original_info: list[InputAliasInfo]
     moved: list[bool | None]
     recorded: list[bool]
+    kin: tuple[Kin, ...]
     versionless: frozenset[int]
     lifted: list[torch.Tensor]
     detach: frozenset[int]
@@ -180,9 +183,11 @@ def _traced(
     stack.enter_context(compiled_autograd._disable())
     moved: list[bool | None] = []
     recorded: list[bool] = []
+    seen = outputs.Seen()
+    watched = outputs.watched(_watched(flat_fn, moved, recorded), seen)
     state = create_aot_state(
         stack,
-        _watched(flat_fn, moved, recorded),
+        watched,
         fake_inputs,
         descriptions,
         aot_config,
@@ -191,6 +196,7 @@ def _traced(
     )
     state.fw_metadata.act_input_indices = waits
     sharing.agree(state)
+    kin = outputs.settle(state, watched, seen, gm)
     for position in _assigned(gm, len(lifted), state.fw_metadata.input_info):
         moved[position] = True
     if _writes_lists(gm):
@@ -219,6 +225,7 @@ def _traced(
         "original_info": original_info,
         "moved": moved,
         "recorded": recorded,
+        "kin": kin,
         "versionless": frozenset(
             position
             for position, value in enumerate([*lifted, *example_inputs])
