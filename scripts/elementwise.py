@@ -82,6 +82,12 @@ class _Writer:
                 intrinsic = f"@llvm.ldexp.{'f32' if of is f32 else 'f64'}.i32"
                 self.declared.add(f"declare {kind} {intrinsic}({kind}, i32)")
                 return self.line(f"call {kind} {intrinsic}({kind} {args[0]}, i32 {power})")
+            case "mulhi":
+                wide, extend = f"i{2 * of.bits}", "sext" if of.is_signed else "zext"
+                left, right = (self.line(f"{extend} {kind} {arg} to {wide}") for arg in args)
+                product = self.line(f"mul {wide} {left}, {right}")
+                upper = self.line(f"lshr {wide} {product}, {of.bits}")
+                return self.line(f"trunc {wide} {upper} to {kind}")
             case _ if name in _COMPARISONS:
                 if of.is_float:
                     how = f"fcmp {'une' if name == 'ne' else 'o' + name}"

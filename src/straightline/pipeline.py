@@ -17,6 +17,7 @@ from torch import fx
 from straightline import backends, fallback
 from straightline.capture import (
     cse,
+    cuts,
     dirty,
     naming,
     origins,
@@ -25,6 +26,7 @@ from straightline.capture import (
     protect,
     second_order,
     simplify,
+    unchanged,
 )
 from straightline.capture.contract import Contract
 from straightline.config import Config
@@ -40,6 +42,7 @@ from straightline.torch_private import (
     guards,
     keeping,
     owners,
+    parts,
     returns,
     stages,
     translate,
@@ -56,22 +59,41 @@ def compile_graph(
 
     A graph that torch's stages cannot trace runs as it was captured, and that is said.
     """
+    dirty.write_back(gm)
     if (node := overlap.written(gm)) is not None:
         return fallback.run_as_captured(gm, config, overlap.REASON, overlap.detail(node))
     if (node := dirty.written(gm)) is not None:
         return fallback.run_as_captured(gm, config, dirty.REASON, dirty.detail(node))
     if (node := outside.written(gm)) is not None:
         return fallback.run_as_captured(gm, config, outside.REASON, outside.detail(node))
+    unchanged.drop(gm)
     try:
+        # Dumped files are of whole programs.
+        start = cuts.place(gm) if config.dump is None else None
+        pair = parts.cut(gm, start) if start is not None else None
+        if pair is not None:
+            return _compile_parts(pair, example_inputs, config)
         return _compile(gm, example_inputs, config)
     except stages.Untraceable as failure:
         return fallback.run_as_captured(gm, config, failure.reason, failure.detail)
 
 
-def _compile(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config
+def _compile_parts(
+    pair: parts.Parts, example_inputs: Sequence[Any], config: Config
 ) -> Callable[..., Any]:
+    """The programs of both parts, and a function that calls one after the other."""
+    first = _compile(pair.first, parts.examples(pair, example_inputs), config, "_first")
+    later = parts.later_examples(pair, example_inputs)
+    second = _compile(pair.second, later, config, "_second")
     name, compile_id = origins.identifier(dynamo.function_name()), dynamo.compile_id()
+    return programs.build_sequence(pair.whole, [first, second], name, compile_id)
+
+
+def _compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, part: str = ""
+) -> Callable[..., Any]:
+    name = origins.identifier(dynamo.function_name()) + part
+    compile_id = dynamo.compile_id()
     observe = _observer(config, f"{name}_{origins.identifier(compile_id)}", example_inputs)
     with stages.trace(gm, example_inputs, joint_passes=(cse.eliminate,)) as traced:
         written = keeping.written_inputs(traced)

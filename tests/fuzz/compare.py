@@ -22,11 +22,18 @@ from torch._dynamo.utils import counters
 
 SOFT_KINDS = frozenset({"hidden_base", "no_error", "undifferentiable"})
 """What few users lose by: whether a tensor that nobody holds is some output's `_base`; a result
-where eager's backward raises, because the graph saves another value than eager does; an error in
-forward where eager's own backward would raise, but was not called."""
+where eager's backward raises, because the graph saves another value than eager does, or where
+eager has forbidden an output's history, so that it cannot be looked at nor differentiated; an error
+in forward where eager's own backward would raise, but was not called."""
+
+RAISES = "raises RuntimeError"
 
 SAVE_HINT = "double backward"
 """Part of the message by which a backend may refuse a second derivative that it cannot have."""
+
+WRONG_TANGENT = "TangentError: "
+"""How a backward refuses a gradient of another class than the one that it was compiled for, as
+torch's does; what is promised of it is an error that says which output it is of."""
 
 UNTRACEABLE = "torch's stages cannot trace"
 """How the reasons begin for which a graph runs as captured; what torch says is no part of them."""
@@ -124,7 +131,7 @@ def is_leaf(value: torch.Tensor) -> bool | str:
     try:
         return value.is_leaf
     except RuntimeError:
-        return "raises RuntimeError"
+        return RAISES
 
 
 def snapshot(value: torch.Tensor) -> torch.Tensor:
@@ -332,9 +339,12 @@ def differences(expected: list[Step], got: list[Step]) -> list[Difference]:
                     )
                 )
             elif not same(entry.kind, entry.fact, facts[key]):
+                kind = (
+                    "no_error" if entry.kind == "is_leaf" and entry.fact == RAISES else entry.kind
+                )
                 found.append(
                     Difference(
-                        f"{want.name} {entry.where}", entry.kind, show(entry.fact), show(facts[key])
+                        f"{want.name} {entry.where}", kind, show(entry.fact), show(facts[key])
                     )
                 )
     return found
@@ -425,6 +435,8 @@ def blame(source: str, name: str, backend: str, eager: list[Step], verdict: Verd
     ours = {(difference.where, difference.kind) for difference in verdict.differences}
     if verdict.kinds() == ("undifferentiable",):
         stock = {(where, "undifferentiable") for where, kind in stock if kind == "error"}
+    if ours <= stock and refuses_tangents(source, verdict):
+        return replace(verdict, status="refused", aot_eager_too=True)
     untraceable = all(reason.startswith(UNTRACEABLE) for reason in verdict.fallbacks)
     if (
         verdict.kinds() == ("fallback",)
@@ -435,6 +447,14 @@ def blame(source: str, name: str, backend: str, eager: list[Step], verdict: Verd
     if SOFT_KINDS.issuperset(verdict.kinds()) and ours <= stock:
         return replace(verdict, status="stock", aot_eager_too=True)
     return replace(verdict, aot_eager_too=bool(stock))
+
+
+def refuses_tangents(source: str, verdict: Verdict) -> bool:
+    """Whether all that differs is that a gradient without its subclass's wrapper is refused."""
+    return "'unwrapped'" in source and all(
+        difference.kind in ("error", "error_type") and difference.got.startswith(WRONG_TANGENT)
+        for difference in verdict.differences
+    )
 
 
 def eager_differentiates(source: str, name: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from straightline.ir.dtypes import DType, f32, i64
 from straightline.ir.index import ONE, Axis, Index, Indexlike, Size, index, mul
 from straightline.ir.nodes import Buffer, How, Kernel, Loop, Statement
@@ -41,7 +43,6 @@ def kernel(
 
 
 _LOOP = """
-declare void @llvm.trap()
 define i64 @k(ptr %data, ptr %sizes, i64 %low, i64 %high) {{
 entry:
 {loads}
@@ -62,13 +63,13 @@ end:
 """
 
 
-def loop(buffers: int, body: str) -> Code:
+def loop(buffers: int, body: str, head: str = "", outside: Mapping[str, int] | None = None) -> Code:
     """A kernel whose positions run `body`, which has `%i`, `%sizes` and `%p0`, `%p1`, ..."""
     loads = "\n".join(
         f"  %at{n} = getelementptr ptr, ptr %data, i64 {n}\n  %p{n} = load ptr, ptr %at{n}"
         for n in range(buffers)
     )
-    return assemble(_LOOP.format(loads=loads, body=body))
+    return assemble(head + _LOOP.format(loads=loads, body=body), outside)
 
 
 ADD = """

@@ -9,13 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from torch._functorch.aot_autograd import aot_function
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.aot_autograd import aot_function
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from straightline.ir.index import Index, evaluate
 from straightline.ir.interpret import interpret_compute
 from straightline.ir.nodes import Buffer
+from straightline.ir.verify import verify_compute
 from straightline.lower.graph import Computed, Extern, Host, Input, Item, Lowered, View, lower
 from straightline.lower.types import TO_TORCH
+
+
+def traced(function: Callable[..., Any], *args: Any, dynamic: bool = False) -> fx.GraphModule:
+    """The ATen graph of `function`, sizes symbolic if `dynamic`: made quickly, functional only as
+    far as `function` is.
+    """
+    return make_fx(function, tracing_mode="symbolic" if dynamic else "fake")(*args)
 
 
 @dataclass
@@ -31,14 +41,14 @@ class Seen:
 
 
 def interpreted(function: Callable[..., Any], seen: Seen, *, dynamic: bool = False) -> Any:
-    """`function`, whose functional ATen graphs are lowered and run by the interpreter; its gradients
-    likewise.
+    """`function`, whose functional ATen graphs are lowered and run by the interpreter; those of its
+    gradients likewise.
     """
 
-    def compiler(graph: fx.GraphModule, inputs: Any) -> Any:
-        lowered = lower(graph)
-        seen.graphs.append((graph, lowered))
-        return make_boxed_func(lambda *args: run(graph, lowered, *args))
+    def compiler(gm: fx.GraphModule, example_inputs: Any) -> Any:
+        lowered = lower(gm)
+        seen.graphs.append((gm, lowered))
+        return make_boxed_func(lambda *args: run(gm, lowered, *args))
 
     return aot_function(function, compiler, dynamic=dynamic, decompositions={})
 
@@ -69,29 +79,34 @@ def run(graph: fx.GraphModule, lowered: Lowered, *args: Any) -> list[Any]:
             memory[buffer.name] = array(tensor)
 
     for node, value in lowered.values.items():
-        operands = fx.map_arg((node.args, node.kwargs), lambda n: tensors[n])
+        target: Any = node.target
+        operands: Any = fx.map_arg((node.args, node.kwargs), lambda n: tensors[n])
         match value:
             case Input(tensor, _):
-                actual = given[node] if node in given else getattr(graph, node.target)
+                actual = given[node] if node in given else getattr(graph, target)
                 tensors[node] = actual
                 keep(tensor.buffer if tensor is not None else None, actual)
             case Host():
-                tensors[node] = given[node] if node in given else node.target(*operands[0])
+                tensors[node] = given[node] if node in given else target(*operands[0])
             case View() | Item():
-                tensors[node] = node.target(*operands[0], **operands[1])
+                tensors[node] = target(*operands[0], **operands[1])
             case Extern(_, results):
-                made = node.target(*operands[0], **operands[1])
+                made = target(*operands[0], **operands[1])
                 tensors[node] = made
                 for tensor, one in zip(results, _several(made), strict=False):
                     keep(tensor.buffer if tensor is not None else None, one)
             case Computed(computes, results):
                 for compute in computes:
+                    verify_compute(compute)
                     for buffer in compute.buffers:
                         memory.setdefault(buffer.name, empty(buffer, sizes))
                     status = interpret_compute(compute, memory, sizes)
                     if status:
                         raise KernelError(lowered.failures[status - 1])
-                made = [None if t is None else tensor_of(t.buffer, memory) for t in results]
+                made = [
+                    None if t is None or t.buffer is None else tensor_of(t.buffer, memory)
+                    for t in results
+                ]
                 tensors[node] = made if _is_several(node) else made[0]
     (output,) = graph.graph.find_nodes(op="output")
     return fx.map_arg(output.args[0], lambda n: tensors[n])
@@ -112,17 +127,16 @@ def _sizes(placeholders: list[fx.Node], args: tuple[Any, ...]) -> dict[str, int]
         if isinstance(described, torch.SymInt):
             known[str(described.node.expr)] = value
         elif isinstance(described, torch.Tensor):
-            pairs = [*zip(described.shape, value.shape, strict=True)]
-            pairs += zip(described.stride(), value.stride(), strict=True)
-            for size, actual in pairs:
+            for size, actual in zip(described.shape, value.shape, strict=True):
                 if isinstance(size, torch.SymInt):
                     known[str(size.node.expr)] = actual
+            for step, actual in zip(described.stride(), value.stride(), strict=True):
+                if isinstance(step, torch.SymInt):
+                    known.setdefault(str(step.node.expr), actual)
     return known
 
 
-def _count(index: Any, sizes: Mapping[str, int]) -> int:
-    from straightline.ir.index import evaluate
-
+def _count(index: Index, sizes: Mapping[str, int]) -> int:
     return int(evaluate(index, lambda atom: sizes[atom.name]))
 
 

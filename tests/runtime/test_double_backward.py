@@ -327,6 +327,25 @@ def test_views_of_inputs_and_intermediates_as_outputs() -> None:
 # In the middle of an eager graph
 
 
+def test_views_of_one_argument_written_to_in_the_open_and_unseen() -> None:
+    """torch counts a gradient for each of them, and merges them into one base."""
+
+    def scenario(compile: Compile) -> Any:
+        @compile
+        def step(whole: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+            whole[:, 0] = 0.5
+            column.detach().add_(1.0)
+            whole[1:].mul_(0.5)
+            return whole
+
+        x = leaf(4, 3)
+        base = x.sin()
+        out = step(base.unsqueeze(0), base[:, 0])
+        return values(out), derivatives(out, [x])
+
+    same(scenario)
+
+
 def test_between_eager_ops() -> None:
     def scenario(compile: Compile) -> Any:
         w, x = leaf(4), leaf(4)

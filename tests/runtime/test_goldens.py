@@ -250,7 +250,19 @@ def _aliased(output: Output, **fields: Any) -> str:
 
 @case(", x)")
 def alias_input() -> str:
-    return _aliased(Output(From.INPUT, True, base=0))
+    return _aliased(Output(From.ARGUMENT, True, base=0))
+
+
+@case("aten_t(")
+def alias_object_of_output() -> str:
+    """The view that follows is one object with the output ahead of it."""
+    made = contract(
+        outputs=(
+            Output(From.OUTPUT, True, base=1),
+            Output(From.VIEW_OF_INPUT, True, base=0, replay=(TRANSPOSE,)),
+        )
+    )
+    return text_of(made, graph(1, lambda x: [aten.sin.default(x), aten.t.default(x)]))
 
 
 @case("aten_t(x)")
@@ -268,7 +280,7 @@ def alias_view_without_grad() -> str:
     )
 
 
-@case("set_grad_enabled(True)", "finally:", "set_grad_enabled(False)")
+@case("set_grad_enabled(not ", "finally:", "set_grad_enabled(False)")
 def alias_view_with_grad() -> str:
     """Taken under enable_grad, returned with gradients off."""
     return _aliased(
@@ -291,6 +303,16 @@ def alias_view_without_a_step() -> str:
 def alias_view_with_symbolic_sizes() -> str:
     step = ViewStep("aten::view", ((-1, "x.size(0)"),))
     return _aliased(Output(From.VIEW_OF_INPUT, True, base=0, replay=(step,)))
+
+
+@case("aten__unsafe_view(")
+def hidden_view_in_inference() -> str:
+    return _aliased(Output(From.UNSAFE_VIEW, True))
+
+
+@case("with_history(")
+def value_in_input() -> str:
+    return _aliased(Output(From.IN_INPUT, True, True, True, base=0, replay=(TRANSPOSE,)))
 
 
 @case("aten_t(sin_default)")

@@ -53,6 +53,23 @@ def mutate_several_and_return_nothing(x: Tensor, y: Tensor, z: Tensor) -> None:
     y.mul_(x)
 
 
+@values(lambda n: (plain(n, 3), nonleaf(n, 3)))
+def return_one_of_two_mutated(x: Tensor, y: Tensor) -> Tensor:
+    x.add_(1.0)
+    y.sigmoid_()
+    return x
+
+
+@values(lambda n: (nonleaf(n, 3), plain(n, 3), plain(n, 3)))
+def return_some_of_three_mutated(
+    x: Tensor, y: Tensor, z: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    z.mul_(2.0)
+    x.sin_()
+    y.add_(z)
+    return z, x * 2.0, y, x
+
+
 @values(lambda n: (plain(n, 3), plain(3, n)))
 def swap_inputs(x: Tensor, y: Tensor) -> None:
     old = x.clone()
@@ -757,6 +774,29 @@ def mutate_nonleaf_given_twice(x: Tensor, y: Tensor) -> Tensor:
 def mutate_lone_view_of_nonleaf(x: Tensor, y: Tensor) -> Tensor:
     x.mul_(y)
     return x.sin()
+
+
+def plain_base_view_and_nonleaf(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    x = plain(n, 3)
+    return x, x.t(), nonleaf(n)
+
+
+@shared(plain_base_view_and_nonleaf)
+def write_gives_history_to_base(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    y[-1] = z
+    return x * 2, x[0]
+
+
+def leaf_and_view_under_no_grad(n: int) -> tuple[Tensor, Tensor]:
+    x = leaf(n, 3)
+    with torch.no_grad():
+        return x, x.t()
+
+
+@shared(leaf_and_view_under_no_grad, scenarios=("full", "partial"))
+def mutate_unseen_beside_view(x: Tensor, y: Tensor) -> Tensor:
+    x.data[-1] = 0.5
+    return y.detach().sum()
 
 
 @shared(base_and_view)

@@ -184,6 +184,13 @@ def leaf_in_inference_mode(x: Tensor) -> Tensor:
     return x.sin()
 
 
+@modes(lambda n: leaf(n, 3), contexts=(torch.inference_mode,), scenarios=("full",))
+def gradients_enabled_in_inference_mode(x: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        y = x * x
+    return y, y.view(-1)
+
+
 @modes(
     lambda n: (torch.nn.Linear(3, 2), plain(n, 3)),
     contexts=(torch.inference_mode,),

@@ -56,3 +56,49 @@ def test_reading_beside_the_argument_is_compiled() -> None:
     base = torch.linspace(0.1, 0.8, 12).view(4, 3)
     torch.testing.assert_close(compiled(read_only)(base[::2]), read_only(base[::2]))
     assert_no_fallbacks()
+
+
+def row_beside_all(row: Tensor, whole: Tensor) -> Tensor:
+    before = whole.sum(0)
+    row.mul_(2.0)
+    return before
+
+
+def gradient_of_rows(function: Callable[[Tensor, Tensor], Tensor], base: Tensor) -> Tensor:
+    leaf = base.clone().requires_grad_()
+    whole = leaf.t() * 1.0
+    out = function(whole[0], whole)
+    (out.square().sum() + whole.pow(3).sum()).backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+@pytest.mark.filterwarnings("ignore::straightline.report.fallbacks.StraightlineFallbackWarning")
+def test_shared_memory_that_is_not_contiguous_runs_as_captured() -> None:
+    """torch writes to parts of the arguments' common base as if it were contiguous."""
+    base = torch.linspace(0.1, 0.8, 12).view(4, 3)
+    got = gradient_of_rows(compiled(row_beside_all), base)
+    torch.testing.assert_close(got, gradient_of_rows(row_beside_all, base))
+    clear_fallbacks()
+
+
+def written_for_nothing(a: Tensor) -> Tensor:
+    wide = (a * 2.0).expand(2, *a.shape)
+    wide.zero_()
+    return a * 3.0
+
+
+def written_and_read(a: Tensor) -> Tensor:
+    doubled = a * 2.0
+    doubled.expand(2, *a.shape).zero_()
+    return doubled
+
+
+@pytest.mark.filterwarnings("ignore::straightline.report.fallbacks.StraightlineFallbackWarning")
+def test_elements_that_share_memory_are_written() -> None:
+    clear_fallbacks()
+    a = torch.linspace(0.1, 0.8, 8)
+    torch.testing.assert_close(compiled(written_for_nothing)(a), written_for_nothing(a))
+    assert_no_fallbacks()
+    torch.testing.assert_close(compiled(written_and_read)(a), written_and_read(a))
+    clear_fallbacks()

@@ -240,6 +240,39 @@ def test_mutation_of_a_non_leaf(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", [two, nested_two], ids=lambda m: m.__name__)
+def test_gradients_that_arrive_through_a_mutated_argument(make: Make) -> None:
+    def scenario(compile: Compile) -> Any:
+        def step(x: torch.Tensor) -> torch.Tensor:
+            x.sin_()
+            return x * 3
+
+        x = leaf(make, 4, 3)
+        middle = x + 1
+        out = compile(step)(middle)
+        return out, middle, grads_of(out * middle, x)
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("make", [two, nested_two], ids=lambda m: m.__name__)
+def test_a_program_for_no_grad_that_enables_it_in_inference_mode(make: Make) -> None:
+    def scenario(compile: Compile) -> Any:
+        @compile
+        def step(x: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                return x * 3
+
+        middle = leaf(make, 4, 3) + 1
+        with torch.inference_mode():
+            inside = step(middle)
+        with torch.no_grad():
+            outside = step(middle)
+        return inside.requires_grad, outside.requires_grad, inside.clone(), outside
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("make", [two, nested_two], ids=lambda m: m.__name__)
 def test_views_of_inputs(make: Make) -> None:
     def scenario(compile: Compile) -> Any:
         f = compile(lambda x: (x.view(-1), x.t(), x * 2))
@@ -259,6 +292,17 @@ def test_input_given_back_is_the_input(make: Make) -> None:
         x = make(torch.randn(4, 3))
         back, more = f(x)
         return back is x, more
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("make", [two, nested_two], ids=lambda m: m.__name__)
+def test_detached_input_is_no_view_of_it(make: Make) -> None:
+    def scenario(compile: Compile) -> Any:
+        f = compile(lambda x: (x.detach(), x[1:]))
+        x = make(torch.randn(4, 3))
+        detached, rest = f(x)
+        return detached, detached._base is None, rest._base is x
 
     same(scenario)
 

@@ -102,6 +102,28 @@ def doubled_result(a: Tensor) -> Tensor:
     return Doubles.apply(a) * 3
 
 
+def doubled_part(a: Tensor) -> Tensor:
+    first = Doubles.apply(a[:4])
+    return a * 3 + Doubles.apply(first).sum()
+
+
+class DoublesBeside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x.mul_(2.0)
+        ctx.mark_dirty(x)
+        return x, y * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
+        return grad * 2.0, beside
+
+
+def doubled_beside_a_view(a: Tensor) -> Tensor:
+    whole, part = DoublesBeside.apply(a, a[:4])
+    return whole + part.sum()
+
+
 def doubled_value(a: Tensor) -> Tensor:
     return Doubles.apply(a * 3) * 3
 
@@ -116,18 +138,28 @@ def gradient(
     return leaf.grad, out.detach()
 
 
-@pytest.mark.filterwarnings("ignore::straightline.report.fallbacks.StraightlineFallbackWarning")
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("make", [lambda t: t, lambda t: TwoTensor(t, t * 2)])
-@pytest.mark.parametrize("function", [doubled_argument, doubled_result])
+@pytest.mark.parametrize("function", [doubled_argument, doubled_result, doubled_part])
 def test_an_argument_marked_as_dirty_keeps_its_gradient(
-    function: Callable[[Tensor], Tensor], make: Callable[[Tensor], Tensor]
+    function: Callable[[Tensor], Tensor], make: Callable[[Tensor], Tensor], dynamic: bool
 ) -> None:
-    """Torch's stages lose it: the graph runs as captured."""
+    fast = torch.compile(function, backend="straightline", dynamic=dynamic)
+    for got, want in zip(gradient(fast, make), gradient(function, make), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("ignore::straightline.report.fallbacks.StraightlineFallbackWarning")
+def test_an_argument_marked_as_dirty_beside_a_view_of_it() -> None:
+    """A copy of the one would not show in the other: the graph runs as captured."""
     from straightline.report import fallbacks
 
     fallbacks.clear()
-    for got, want in zip(gradient(compiled(function), make), gradient(function, make), strict=True):
-        torch.testing.assert_close(got, want)
+    want = gradient(doubled_beside_a_view, lambda t: t)
+    for got, expected in zip(
+        gradient(compiled(doubled_beside_a_view), lambda t: t), want, strict=True
+    ):
+        torch.testing.assert_close(got, expected)
     (reason,) = fallbacks.counts()
     assert "lose the gradient of an argument" in reason
     fallbacks.clear()
@@ -140,3 +172,30 @@ def test_a_value_marked_as_dirty_is_compiled() -> None:
         strict=True,
     ):
         torch.testing.assert_close(got, want)
+
+
+def written_as_data(a: Tensor) -> Tensor:
+    a.data.mul_(2.0)
+    return a * 3
+
+
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_tensor_made_in_inference_mode_is_written_to_as_data(context: Callable[[], Any]) -> None:
+    results = []
+    for function in (written_as_data, compiled(written_as_data)):
+        with torch.inference_mode():
+            a = torch.linspace(0.1, 0.8, 8)
+        with context():
+            results.append((function(a).clone(), a.clone()))
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_tensor_made_in_inference_mode_is_not_written_to_in_the_open() -> None:
+    def step(a: Tensor) -> Tensor:
+        return a.mul_(2.0)
+
+    with torch.inference_mode():
+        a = torch.ones(3)
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        compiled(step)(a)

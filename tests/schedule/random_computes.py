@@ -27,7 +27,7 @@ from straightline.schedule.program import External, Program, Step
 
 Arrays = dict[str, np.ndarray]
 NUMPY = {f32: np.float32, i64: np.int64, b1: np.bool_}
-SIZES = (1, 1, 2, 3, 5, 8)
+SIZES = (1, 1, 2, 3, 5, 8, 16, 21)
 
 
 def buffer(name: str, shape: tuple[int, ...], dtype: DType, rng: random.Random) -> Buffer:

@@ -96,7 +96,8 @@ class Input:
 
     `argument` is the argument it is, or None when it is the common base of several
     (`Contract.bases`). `leaf` holds at run time too when the input is a Parameter (`parameter`),
-    else only when compiled.
+    else only when compiled. `inference`: made in inference mode and written to as `x.data`, which
+    is allowed anywhere.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Input:
     detached: bool = False
     frozen: bool = False
     waits: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,20 +189,25 @@ class From(enum.Enum):
 
     VALUE = "value"
     UNSAFE_VIEW = "value that autograd must not see as a view"
-    INPUT = "input itself"
+    IN_INPUT = "value in the memory of an input"
+    IN_OUTPUT = "value in the memory of an output"
+    ARGUMENT = "argument itself"
+    OUTPUT = "earlier output itself"
     VIEW_OF_INPUT = "view of an input"
     VIEW_OF_OUTPUT = "view of an output"
     VIEW_OF_BASE = "view of an intermediate base"
 
 
-ALIASES = frozenset({From.INPUT, From.VIEW_OF_INPUT, From.VIEW_OF_OUTPUT, From.VIEW_OF_BASE})
+VALUES = frozenset({From.VALUE, From.UNSAFE_VIEW, From.IN_INPUT, From.IN_OUTPUT})
 
 
 @dataclass(frozen=True)
 class Output:
     """One output of the user's function.
 
-    `base` indexes the inputs, the outputs or the intermediate bases, by `origin`. `replay` is the
+    `base` indexes the arguments, the inputs, the outputs or the intermediate bases, by `origin`.
+    What is in the memory of something else has the value's history. `detached`: it is no view of
+    what its memory belongs to. `replay` is the
     chain of views that leads from the base to the output; None means that only the geometry of the
     graph's own result is known, at run time. `requires_grad` is the output's property;
     `differentiable` says that a tangent arrives for it.
@@ -212,13 +219,14 @@ class Output:
     differentiable: bool = False
     base: int | None = None
     replay: tuple[ViewStep, ...] | None = None
+    detached: bool = False
     dynamic: tuple[int, ...] = ()
     layout: Layout = Plain()
 
     @property
     def alias(self) -> bool:
         """The output is regenerated from a base outside the autograd function."""
-        return self.origin in ALIASES
+        return self.origin not in VALUES
 
 
 @dataclass(frozen=True)

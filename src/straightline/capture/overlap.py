@@ -19,16 +19,30 @@ _IN_PLACE = frozenset(
 
 
 def written(gm: object) -> fx.Node | None:
-    """The first operation of a captured graph that writes to such a tensor, if any.
+    """The first operation of a captured graph that writes to such a tensor, if any, and not for
+    nothing.
 
     Made functional, the graph computes a value for each element and writes none of them back.
     """
-    nodes: Iterable[fx.Node] = gm.graph.nodes if isinstance(gm, fx.GraphModule) else ()
-    for node in nodes:
+    nodes: list[fx.Node] = list(gm.graph.nodes) if isinstance(gm, fx.GraphModule) else []
+    for position, node in enumerate(nodes):
         target = node.args[0] if node.args else None
-        if writes(node) and isinstance(target, fx.Node) and _overlaps(target):
+        if not (writes(node) and isinstance(target, fx.Node) and _overlaps(target)):
+            continue
+        others = [n for n in nodes if n.op == "placeholder"]
+        others += [operand for later in nodes[position + 1 :] for operand in later.all_input_nodes]
+        if any(_shares_memory(target, other) for other in others):
             return node
     return None
+
+
+def _shares_memory(one: fx.Node, other: fx.Node) -> bool:
+    """Whether two values may be in the same memory."""
+    values = one.meta.get("example_value"), other.meta.get("example_value")
+    if not isinstance(values[1], torch.Tensor):
+        return isinstance(values[1], list | tuple)
+    left, right = map(memory, values)
+    return left is None or right is None or left == right
 
 
 def writes(node: fx.Node) -> bool:

@@ -20,11 +20,17 @@ declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare i32 @dltensor_from_py_object(ptr, ptr)
+; Whether an at::Tensor stands for the negative of what lies in its memory; DLPack does not tell.
+declare i8 @is_negated(ptr)
 ; What torch.get_num_threads() says.
 declare i32 @threads()
 
-; Python's: None, and the functions mismatch(self, *args) and failed(self, status).
-@objects = global [3 x ptr] zeroinitializer
+; Python's: None, and the functions mismatch(self, *args), failed(self, status) and make_pool().
+@objects = global [4 x ptr] zeroinitializer
+; Where the at::Tensor lies in Python's.
+@handle = global i64 0
+; @parallel of pool.ll, once there is a pool.
+@pool = global ptr null
 
 ; Estimated nanoseconds of work that are worth a thread, and that are worth to release the GIL.
 @worth_a_thread = global double 2.0e+03
@@ -120,8 +126,8 @@ no:
   ret i1 false
 }
 
-; Runs a kernel: all of it here, or in chunks by several threads.
-define internal i64 @run(ptr %header, ptr %data, ptr %facts) {
+; Runs a kernel, all of it here or in chunks by several threads; what the builtin returns.
+define internal ptr @run(ptr %self, ptr %header, ptr %data, ptr %facts) {
 entry:
   %code = load ptr, ptr %header
   %ranged_at = getelementptr %header, ptr %header, i64 0, i32 3
@@ -139,7 +145,8 @@ entry:
   %none = icmp sle i64 %positions, 0
   br i1 %none, label %nothing, label %weigh
 nothing:
-  ret i64 0
+  %empty = call ptr @conclude(ptr %self, i64 0)
+  ret ptr %empty
 weigh:
   %positions_real = sitofp i64 %positions to double
   %times_real = sitofp i64 %times to double
@@ -177,31 +184,53 @@ cut:
   %count_less = sub i64 %count_over, 1
   %chunks = sdiv i64 %count_less, %length
   %split = icmp sgt i64 %chunks, 1
+  %pool = load ptr, ptr @pool
+  %lacking = icmp eq ptr %pool, null
+  %needed = and i1 %split, %lacking
+  br i1 %needed, label %make, label %share, !prof !0
+make:
+  %make_pool_at = getelementptr ptr, ptr @objects, i64 3
+  %make_pool = load ptr, ptr %make_pool_at
+  %made = call ptr @PyObject_Vectorcall(ptr %make_pool, ptr null, i64 0, ptr null)
+  %there = icmp ne ptr %made, null
+  br i1 %there, label %ready, label %error
+ready:
+  call void @Py_DecRef(ptr %made)
+  br label %share
+error:
+  ret ptr null
+share:
   %threads = select i1 %split, i64 %team, i64 1
   br label %alone
 alone:
-  %by = phi i64 [ 1, %weigh ], [ 1, %ask ], [ %threads, %cut ]
-  %in = phi i64 [ 1, %weigh ], [ 1, %ask ], [ %chunks, %cut ]
-  %of = phi i64 [ 1, %weigh ], [ 1, %ask ], [ %length, %cut ]
+  %by = phi i64 [ 1, %weigh ], [ 1, %ask ], [ %threads, %share ]
+  %in = phi i64 [ 1, %weigh ], [ 1, %ask ], [ %chunks, %share ]
+  %of = phi i64 [ 1, %weigh ], [ 1, %ask ], [ %length, %share ]
   %end = select i1 %is_ranged, i64 %count, i64 0
   %release = load double, ptr @worth_a_release
   %long = fcmp oge double %work, %release
   br i1 %long, label %freely, label %briefly, !prof !0
 freely:
   %state = call ptr @PyEval_SaveThread()
-  %late = call i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %of, i64 %in, i64 %by)
+  %late = call i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %of, i64 %in, i64 %by, double %work)
   call void @PyEval_RestoreThread(ptr %state)
-  ret i64 %late
+  %concluded = call ptr @conclude(ptr %self, i64 %late)
+  ret ptr %concluded
 briefly:
-  %soon = call i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %of, i64 %in, i64 %by)
-  ret i64 %soon
+  %soon = call i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %of, i64 %in, i64 %by, double %work)
+  %result = call ptr @conclude(ptr %self, i64 %soon)
+  ret ptr %result
 }
 
-define internal i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %length, i64 %chunks, i64 %threads) alwaysinline {
+define internal i64 @compute(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %length, i64 %chunks, i64 %threads, double %work) alwaysinline {
   %shared = icmp sgt i64 %threads, 1
   br i1 %shared, label %together, label %alone, !prof !0
 together:
-  %many = call i64 @parallel(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %length, i64 %chunks, i64 %threads)
+  %pool = load ptr, ptr @pool
+  ; a second at most, which is more than all thresholds
+  %second = call double @llvm.minnum.f64(double %work, double 1.0e+09)
+  %estimate = fptosi double %second to i64
+  %many = call i64 %pool(ptr %code, ptr %data, ptr %facts, i64 %end, i64 %length, i64 %chunks, i64 %threads, i64 %estimate)
   ret i64 %many
 alone:
   %one = call i64 %code(ptr %data, ptr %facts, i64 0, i64 %end)
@@ -301,7 +330,13 @@ layout:
   %rank = and i64 %type, 4294967295
   %dimensions = getelementptr i64, ptr %words, i64 1
   %agreed = call i1 @agrees(ptr %tensor, ptr %dimensions, i64 %rank, ptr %facts)
-  br i1 %agreed, label %next, label %mismatch, !prof !1
+  br i1 %agreed, label %sign, label %mismatch, !prof !1
+sign:
+  %offset_of_handle = load i64, ptr @handle
+  %handle = getelementptr i8, ptr %object, i64 %offset_of_handle
+  %told = call i8 @is_negated(ptr %handle)
+  %negated = trunc i8 %told to i1
+  br i1 %negated, label %mismatch, label %next, !prof !0
 next:
   %base = load ptr, ptr %tensor
   %offset_at = getelementptr %tensor, ptr %tensor, i64 0, i32 5
@@ -313,8 +348,7 @@ next:
   %words_next = getelementptr [2 x i64], ptr %dimensions, i64 %rank
   br label %head
 go:
-  %status = call i64 @run(ptr %header, ptr %data, ptr %facts)
-  %result = call ptr @conclude(ptr %self, i64 %status)
+  %result = call ptr @run(ptr %self, ptr %header, ptr %data, ptr %facts)
   ret ptr %result
 refusal:
   call void @PyErr_Clear()
@@ -339,8 +373,7 @@ entry:
   br i1 %good, label %go, label %error, !prof !1
 go:
   %facts = getelementptr i64, ptr %numbers, i64 %tensors
-  %status = call i64 @run(ptr %header, ptr %numbers, ptr %facts)
-  %result = call ptr @conclude(ptr %self, i64 %status)
+  %result = call ptr @run(ptr %self, ptr %header, ptr %numbers, ptr %facts)
   ret ptr %result
 error:
   ret ptr null

@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import platform
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Literal, NoReturn, Protocol
 
 import torch
 
 from straightline.ir.nodes import Kernel
-from straightline.launch import dlpack
 from straightline.launch.arguments import settle
 from straightline.launch.descriptor import Description, Work, describe, words
 from straightline.launch.machine_code import (
@@ -32,9 +28,12 @@ from straightline.launch.machine_code import (
     address_of,
     assemble,
     builtin,
+    make_immortal,
     method,
     text_of,
 )
+from straightline.launch.pool import pool
+from straightline.launch.reading import Reader, reader, torch_function
 
 _PYTHON = (
     "PyBytes_AsString",
@@ -47,14 +46,6 @@ _PYTHON = (
     "PyObject_Vectorcall",
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
-)
-_LIBC = (
-    "pthread_create",
-    "pthread_detach",
-    "pthread_sigmask",
-    "clock_gettime",
-    "sched_yield",
-    "syscall",
 )
 
 FREE = Work()
@@ -80,7 +71,7 @@ class _Kernel(Bound):
 
 def tier() -> Literal["dlpack", "public"]:
     """How tensors are read: natively, or by torch's public methods."""
-    return "public" if dlpack.reader() is None else "dlpack"
+    return "public" if reader() is None else "dlpack"
 
 
 def kernel_builtin(
@@ -123,7 +114,7 @@ _compiling = threading.Lock()
 
 
 def _native() -> Code:
-    """The launcher and its pool, once per process."""
+    """The launcher, once per process."""
     global _compiled
     with _compiling:
         if _compiled is None:
@@ -133,27 +124,24 @@ def _native() -> Code:
 
 def _compile() -> Code:
     outside = {name: address_of(getattr(ctypes.pythonapi, name)) for name in _PYTHON}
-    libc = ctypes.CDLL(None)
-    outside |= {name: address_of(getattr(libc, name)) for name in _LIBC}
-    get_num_threads = _thread_count()
+    get_num_threads = torch_function("_ZN2at15get_num_threadsEv")
+    if get_num_threads is None:
+        get_num_threads = ctypes.CFUNCTYPE(ctypes.c_int)(torch.get_num_threads)
     outside["threads"] = address_of(get_num_threads)
-    outside["dltensor_from_py_object"] = dlpack.reader() or 0
-    code = assemble(text_of("launcher", "pool", platform.machine()), outside)
-    objects = (None, _settle_and_launch, _raise_failure)
+    read = reader() or Reader(0, 0, 0)
+    outside["dltensor_from_py_object"] = read.dltensor_from_py_object
+    outside["is_negated"] = read.is_negated
+    code = assemble(text_of("launcher"), outside)
+    ctypes.c_size_t.from_address(code.address("handle")).value = read.handle
+    objects = (None, _settle_and_launch, _raise_failure, _make_pool)
     table = (ctypes.c_void_p * len(objects)).from_address(code.address("objects"))
     table[:] = [id(each) for each in objects]
-    forget = ctypes.CFUNCTYPE(None)(code.address("forget"))
-    os.register_at_fork(after_in_child=forget)
-    # Helpers may be asleep in it for as long as the process lives.
-    for immortal in (code, get_num_threads, *objects):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(immortal))
+    for each in (get_num_threads, *objects):
+        make_immortal(each)
     return code
 
 
-def _thread_count() -> Any:
-    """`int threads()`: at::get_num_threads, or Python's name for it."""
-    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    try:
-        return ctypes.CDLL(str(library))["_ZN2at15get_num_threadsEv"]
-    except (OSError, AttributeError):
-        return ctypes.CFUNCTYPE(ctypes.c_int)(torch.get_num_threads)
+def _make_pool() -> None:
+    """What the launcher calls when work is to be shared for the first time."""
+    at = _native().address("pool")
+    ctypes.c_size_t.from_address(at).value = pool().address("parallel")

@@ -73,6 +73,11 @@ def address_of(function: Any) -> int:
     return found
 
 
+def make_immortal(thing: object) -> None:
+    """Keeps an object for as long as the process lives, past the end of the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
 class Method(ctypes.Structure):
     """PyMethodDef."""
 

@@ -22,8 +22,11 @@
 @helpers = internal global i64 0
 ; 1 where a helper sleeps
 @beds = internal global [256 x [16 x i32]] zeroinitializer, align 64
-; How long an idle helper looks for work before it sleeps.
-@patience = global i64 10000
+; Nanoseconds that an idle helper looks for work before it sleeps.
+@patience = global i64 20000
+; What it has cost a caller to wake a helper of late: a microsecond or two, or a dozen where the
+; machine is a virtual one.
+@waking = global i64 5000
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
@@ -105,8 +108,9 @@ over:
 }
 
 ; A job: every chunk once, each by whoever claims it; the status of the lowest chunk that failed.
-; While another caller has the pool, this one runs all of its own.
-define internal i64 @parallel(ptr %code, ptr %data, ptr %sizes, i64 %count, i64 %length, i64 %chunks, i64 %threads) {
+; While another caller has the pool, this one runs all of its own. `estimate` is how many nanoseconds
+; the job is thought to take: helpers sleep on if to wake one costs more than a quarter of that.
+define i64 @parallel(ptr %code, ptr %data, ptr %sizes, i64 %count, i64 %length, i64 %chunks, i64 %threads, i64 %estimate) {
 entry:
   %pair = cmpxchg ptr @taken, i32 0, i32 1 acquire monotonic
   %mine = extractvalue { i32, i1 } %pair, 1
@@ -142,19 +146,22 @@ hire:
 
   %spare = sub i64 %chunks, 1
   %useful = call i64 @llvm.smin.i64(i64 %wanted, i64 %spare)
-  br label %waking
+  %cost = load atomic i64, ptr @waking monotonic, align 8
+  %due = shl i64 %cost, 2
+  %worth_it = icmp sge i64 %estimate, %due
+  br i1 %worth_it, label %waking, label %work
 waking:
   %helper = phi i64 [ 1, %hire ], [ %helper_next, %wake ]
-  %asleep = icmp sle i64 %helper, %useful
-  br i1 %asleep, label %wake, label %work
+  %more = icmp sle i64 %helper, %useful
+  br i1 %more, label %wake, label %work
 wake:
   call void @wake(i64 %helper)
   %helper_next = add i64 %helper, 1
   br label %waking
 
 work:
-  %chunk = phi i64 [ 0, %waking ], [ %claimed, %work ]
-  %own = phi i64 [ 1, %waking ], [ %own_next, %work ]
+  %chunk = phi i64 [ 0, %hire ], [ 0, %waking ], [ %claimed, %work ]
+  %own = phi i64 [ 1, %hire ], [ 1, %waking ], [ %own_next, %work ]
   call void @run_chunk(i64 %chunk)
   %claimed = call i64 @claim(i64 0)
   %own_next = add i64 %own, 1
@@ -284,7 +291,7 @@ get_up:
   br label %awake
 }
 
-; Wakes a helper if it sleeps.
+; Wakes a helper if it sleeps, and takes the time.
 define internal void @wake(i64 %helper) {
   %bed = getelementptr [256 x [16 x i32]], ptr @beds, i64 0, i64 %helper
   %lying = load atomic i32, ptr %bed seq_cst, align 4
@@ -295,7 +302,17 @@ shake:
   %mine = icmp eq i32 %was, 1
   br i1 %mine, label %call, label %over
 call:
+  %start = call i64 @now()
   %ignored = call i64 @futex(ptr %bed, i64 129, i64 1)
+  %end = call i64 @now()
+  %taken = sub i64 %end, %start
+  ; One that the system took long for, for reasons of its own, does not count for more than this.
+  %counted = call i64 @llvm.smin.i64(i64 %taken, i64 20000)
+  %known = load atomic i64, ptr @waking monotonic, align 8
+  %more = sub i64 %counted, %known
+  %part = ashr i64 %more, 3
+  %cost = add i64 %known, %part
+  store atomic i64 %cost, ptr @waking monotonic, align 8
   br label %over
 over:
   ret void
@@ -310,3 +327,4 @@ define void @forget() {
 }
 
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @llvm.smin.i64(i64, i64)

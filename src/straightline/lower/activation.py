@@ -29,6 +29,10 @@ def square(x: Expr) -> Expr:
     return s.mul(x, x)
 
 
+def one_less_square(x: Expr) -> Expr:
+    return s.fma(s.neg(x), x, 1.0)
+
+
 def parametric(function: Callable[..., Expr]) -> Rule:
     """The rule of a formula of one tensor and numbers, which come behind it."""
 
@@ -166,7 +170,7 @@ def silu(x: Expr) -> Expr:
 
 def silu_backward(g: Expr, x: Expr) -> Expr:
     sigmoid = logistic(x)
-    return s.mul(s.mul(g, sigmoid), s.add(1.0, s.mul(x, s.sub(1.0, sigmoid))))
+    return s.mul(s.mul(g, sigmoid), s.fma(x, s.sub(1.0, sigmoid), 1.0))
 
 
 def tanh_of_softplus(x: Expr) -> Expr:
@@ -175,8 +179,7 @@ def tanh_of_softplus(x: Expr) -> Expr:
 
 def mish_backward(g: Expr, x: Expr) -> Expr:
     bent = tanh_of_softplus(x)
-    rest = s.sub(1.0, square(bent))
-    return s.mul(g, s.add(bent, s.mul(s.mul(x, logistic(x)), rest)))
+    return s.mul(g, s.fma(s.mul(x, logistic(x)), one_less_square(bent), bent))
 
 
 RULES.add(elementwise(silu), "silu")
@@ -184,7 +187,7 @@ RULES.add(elementwise(silu_backward), "silu_backward")
 RULES.add(elementwise(lambda x: s.mul(x, tanh_of_softplus(x))), "mish")
 RULES.add(elementwise(mish_backward), "mish_backward")
 RULES.add(elementwise(lambda g, y: s.mul(s.mul(g, s.sub(1.0, y)), y)), "sigmoid_backward")
-RULES.add(elementwise(lambda g, y: s.mul(g, s.sub(1.0, square(y)))), "tanh_backward")
+RULES.add(elementwise(lambda g, y: s.mul(g, one_less_square(y))), "tanh_backward")
 
 
 def softplus(x: Expr, beta: float = 1, bound: float = 20) -> Expr:
@@ -235,7 +238,7 @@ DENSITY = (2.0 / math.sqrt(math.pi)) * math.sqrt(0.5) * 0.5
 
 def gelu_inner(x: Expr) -> Expr:
     cube = s.mul(s.mul(x, x), x)
-    return call("tanh", s.mul(BY_TANH, s.add(x, s.mul(CUBE, cube))))
+    return call("tanh", s.mul(BY_TANH, s.fma(CUBE, cube, x)))
 
 
 def gelu_tanh(x: Expr) -> Expr:
@@ -254,16 +257,15 @@ def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
 def gelu_tanh_backward(g: Expr, x: Expr) -> Expr:
     inner = gelu_inner(x)
     three = s.rounded(3.0 * s.rounded(CUBE, x.dtype), x.dtype)
-    slope = s.mul(BY_TANH, s.add(1.0, s.mul(three, square(x))))
+    slope = s.mul(BY_TANH, s.fma(three, square(x), 1.0))
     left = s.mul(0.5, s.add(1.0, inner))
-    right = s.mul(s.mul(s.mul(0.5, x), s.sub(1.0, square(inner))), slope)
-    return s.mul(g, s.add(left, right))
+    return s.mul(g, s.fma(s.mul(s.mul(0.5, x), one_less_square(inner)), slope, left))
 
 
 def gelu_erf_backward(g: Expr, x: Expr) -> Expr:
     below = s.mul(0.5, s.add(1.0, call("erf", s.mul(x, math.sqrt(0.5)))))
     density = s.mul(DENSITY, s.exp(s.mul(square(x), -0.5)))
-    return s.mul(g, s.add(below, s.mul(x, density)))
+    return s.mul(g, s.fma(x, density, below))
 
 
 @RULES.rule("gelu_backward")
@@ -311,7 +313,7 @@ def shrink_backward(b: Builder, gradient: Tensor, x: Tensor, lambd: Number) -> T
 
 def softshrink(x: Expr, bound: float = 0.5) -> Expr:
     """Zero between, where NaN stays NaN."""
-    between = where(s.lt(x, -bound), s.add(x, bound), s.mul(x, 0.0))
+    between = where(s.lt(x, -bound), s.add(x, bound), where(s.is_nan(x), x, 0.0))
     return where(s.gt(x, bound), s.sub(x, bound), between)
 
 

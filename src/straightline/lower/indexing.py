@@ -12,6 +12,7 @@ from straightline.lower.builder import Builder, Failure
 from straightline.lower.scalar import where
 from straightline.lower.table import Table
 from straightline.lower.tensor import Coords, Tensor, Unsupported, both, broadcast
+from straightline.lower.types import common
 from straightline.lower.views import Size, dimension, place, reshaped, start_of
 
 RULES = Table()
@@ -119,6 +120,35 @@ def index_tensor(b: Builder, x: Tensor, indices: Sequence[Tensor | None]) -> Ten
             else:
                 point.append(rest.pop(0))
         return x.load(tuple(point))
+
+    return b.out(element)
+
+
+@RULES.rule("bucketize.Tensor")
+def bucketize(
+    b: Builder, x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    """How many of the boundaries, which ascend, are below each element, or at it, if `right`: the
+    number is found bit by bit.
+    """
+    (size,) = boundaries.shape
+    if not size.is_constant:
+        raise Unsupported("a number of boundaries that is not known")
+    count = size.constant
+    dtype = computed_in(common(x, boundaries))
+
+    def element(coords: Coords) -> Expr:
+        value = cast(x.load(coords), dtype)
+        found: Expr = Const(i64, 0)
+        for bit in reversed(range(count.bit_length())):
+            wider = s.add(found, 1 << bit)
+            known = s.le(wider, count)
+            last = index(Given(where(known, s.sub(wider, 1), 0), 0, count - 1))
+            bound = cast(boundaries.load((last,), known), dtype)
+            # NaN stands above all boundaries.
+            outside = s.gt(bound, value) if right else s.ge(bound, value)
+            found = where(s.both(known, s.invert(outside)), wider, found)
+        return found
 
     return b.out(element)
 

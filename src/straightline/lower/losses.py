@@ -53,14 +53,19 @@ def reduced(b: Builder, shape: Shape, value: Element, dtype: DType, reduction: i
 
 
 def loss(function: Callable[..., Expr]) -> Rule:
-    """The rule of a loss of an input and a target, `function` of them and of numbers."""
+    """The rule of a loss of an input and a target: `function` of how eager rounds between its
+    steps, of them, and of numbers.
+    """
 
     def rule(b: Builder, x: Tensor, y: Tensor, reduction: int = MEAN, *numbers: Number) -> Tensor:
         dtype = computed_in(b.dtype)
 
+        def step(value: Expr) -> Expr:
+            return s.narrow(value, b.dtype)
+
         def element(coords: Coords) -> Expr:
             left, right = (cast(t.load(broadcast(coords, t.shape)), dtype) for t in (x, y))
-            return function(left, right, *map(number_of, numbers))
+            return function(step, left, right, *map(number_of, numbers))
 
         return reduced(b, spread_over(x, y), element, dtype, reduction)
 
@@ -87,8 +92,11 @@ def loss_backward(function: Callable[..., Expr]) -> Rule:
     return rule
 
 
-def squared(x: Expr, y: Expr) -> Expr:
-    difference = s.sub(x, y)
+Step = Callable[[Expr], Expr]
+
+
+def squared(step: Step, x: Expr, y: Expr) -> Expr:
+    difference = step(s.sub(x, y))
     return s.mul(difference, difference)
 
 
@@ -96,7 +104,7 @@ def squared_backward(g: Expr, x: Expr, y: Expr, share: float) -> Expr:
     return s.mul(s.mul(2.0 * share, s.sub(x, y)), g)
 
 
-def smooth(x: Expr, y: Expr, beta: float = 1.0) -> Expr:
+def smooth(_: Step, x: Expr, y: Expr, beta: float = 1.0) -> Expr:
     z = s.absolute(s.sub(x, y))
     near = s.div(s.mul(s.mul(0.5, z), z), beta)
     half = s.rounded(0.5 * s.rounded(beta, z.dtype), z.dtype)
@@ -110,10 +118,11 @@ def smooth_backward(g: Expr, x: Expr, y: Expr, share: float, beta: float) -> Exp
     return where(s.le(z, -beta), s.mul(-share, g), high)
 
 
-def huber(x: Expr, y: Expr, delta: float = 1.0) -> Expr:
-    z = s.absolute(s.sub(x, y))
-    half = s.rounded(0.5 * s.rounded(delta, z.dtype), z.dtype)
-    return where(s.lt(z, delta), s.mul(s.mul(0.5, z), z), s.mul(delta, s.sub(z, half)))
+def huber(step: Step, x: Expr, y: Expr, delta: float = 1.0) -> Expr:
+    z = step(s.absolute(s.sub(x, y)))
+    bound = step(s.number(delta, z.dtype))
+    far = s.mul(bound, step(s.sub(z, step(s.mul(0.5, bound)))))
+    return where(s.lt(z, bound), s.mul(step(s.mul(0.5, z)), z), far)
 
 
 def huber_backward(g: Expr, x: Expr, y: Expr, share: float, delta: float) -> Expr:
@@ -131,8 +140,8 @@ RULES.add(loss(huber), "huber_loss")
 RULES.add(loss_backward(huber_backward), "huber_loss_backward")
 
 
-def soft_margin(x: Expr, y: Expr) -> Expr:
-    return s.log1p(s.exp(s.mul(s.neg(y), x)))
+def soft_margin(step: Step, x: Expr, y: Expr) -> Expr:
+    return s.log1p(step(s.exp(step(s.mul(step(s.neg(y)), x)))))
 
 
 RULES.add(loss(soft_margin), "soft_margin_loss")

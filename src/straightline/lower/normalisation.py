@@ -139,9 +139,11 @@ def reciprocal_deviation(moments: Moments, eps: float) -> Callable[[Coords], Exp
 def affine(
     value: Expr, weight: Tensor | None, bias: Tensor | None, at: Coords, dtype: DType
 ) -> Expr:
-    if weight is not None:
-        value = s.mul(value, cast(weight.load(at), dtype))
-    return value if bias is None else s.add(value, cast(bias.load(at), dtype))
+    scale, offset = (None if t is None else cast(t.load(at), dtype) for t in (weight, bias))
+    if scale is not None and offset is not None:
+        return s.fma(value, scale, offset)
+    value = value if scale is None else s.mul(value, scale)
+    return value if offset is None else s.add(value, offset)
 
 
 @RULES.rule("native_layer_norm")

@@ -204,6 +204,25 @@ def sinc(b: Builder, x: Tensor) -> Tensor:
     return b.pointwise(function, x)
 
 
+@RULES.rule("special_entr")
+def entropy(b: Builder, x: Tensor) -> Tensor:
+    def function(v: Expr) -> Expr:
+        negative = where(s.eq(v, 0.0), 0.0, Const(v.dtype, -math.inf))
+        return where(s.is_nan(v), v, where(s.gt(v, 0.0), s.mul(s.neg(v), s.log(v)), negative))
+
+    return b.pointwise(function, x)
+
+
+@RULES.rule("ldexp.Tensor")
+def ldexp(b: Builder, x: Tensor, exponent: Tensor) -> Tensor:
+    """By a power of two, rounded as eager's own steps are."""
+
+    def function(v: Expr, e: Expr) -> Expr:
+        return s.mul(v, s.narrow(call("pow", 2.0, e), b.dtype))
+
+    return b.pointwise(function, x, exponent)
+
+
 # -- two operands ----------------------------------------------------------------------------------
 
 
@@ -243,7 +262,7 @@ def plus_product(x: Expr, left: Expr, right: Expr) -> Expr:
     if x.dtype is b1:
         return s.either(x, s.both(left, right))
     if x.dtype.is_float:
-        return call("fma", left, right, x)
+        return s.fma(left, right, x)
     return s.add(x, s.mul(left, right))
 
 
@@ -401,7 +420,7 @@ def fmin(b: Builder, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _other_where_nan(x: Expr, y: Expr, function: Callable[[Expr, Expr], Expr]) -> Expr:
-    return where(s.is_nan(x), y, where(s.is_nan(y), x, function(x, y)))
+    return where(s.is_nan(x), y, where(s.is_nan(y), x, function(y, x)))
 
 
 @RULES.rule("heaviside")
@@ -580,13 +599,15 @@ def masked_fill(b: Builder, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 @RULES.rule("clamp", "clamp.Tensor", "clip")
 def clamp(b: Builder, x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """NaN stays, in the bounds too; the upper bound wins over a lower one above it."""
+    """NaN stays, in the bounds too, and so does a zero that equals a bound; the upper bound wins
+    over a lower one above it.
+    """
 
     def element(coords: Coords) -> Expr:
         value = b.read(x, coords, b.dtype)
         if min is not None:
-            value = s.maximum(value, b.read(min, coords, b.dtype))
-        return value if max is None else s.minimum(value, b.read(max, coords, b.dtype))
+            value = truth_or(b.read(min, coords, b.dtype), value)
+        return value if max is None else truth_and(b.read(max, coords, b.dtype), value)
 
     return b.out(element)
 
@@ -610,7 +631,7 @@ def lerp(b: Builder, x: Tensor, end: Tensor, weight: Operand) -> Tensor:
         part = b.read(weight, coords, b.dtype, exact=not isinstance(weight, Tensor))
         near = s.lt(s.absolute(part), 0.5)
         part = where(near, part, s.sub(part, 1.0))
-        return call("fma", part, s.sub(last, first), where(near, first, last))
+        return s.fma(part, s.sub(last, first), where(near, first, last))
 
     return b.out(element)
 

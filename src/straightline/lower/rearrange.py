@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from straightline.ir.index import ONE, ZERO, Index, add, floordiv, index, mod, product, sub
+from straightline.ir.index import ONE, ZERO, Given, Index, add, floordiv, index, mod, product, sub
 from straightline.ir.nodes import Const, Expr, Position, cast, op
 from straightline.lower import scalar as s
 from straightline.lower.builder import Builder
-from straightline.lower.table import Table
+from straightline.lower.table import Result, Table
 from straightline.lower.tensor import Coords, Tensor, both, view
 from straightline.lower.types import Number
-from straightline.lower.views import VIEWS, Size, dimension, place, reshaped, start_of
+from straightline.lower.views import VIEWS, Size, dimension, divided, place, reshaped, start_of
 
 RULES = Table()
 
@@ -113,7 +113,7 @@ def roll(b: Builder, x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()
 def _rolled(x: Tensor, by: dict[int, Index]) -> Tensor:
     def where(coords: Coords) -> Coords:
         return tuple(
-            mod(sub(c, by[dim]), size) if dim in by else c
+            divided(sub(c, by[dim]), size)[1] if dim in by else c
             for dim, (c, size) in enumerate(zip(coords, x.shape, strict=True))
         )
 
@@ -124,7 +124,7 @@ def _rolled(x: Tensor, by: dict[int, Index]) -> Tensor:
 def repeat(b: Builder, x: Tensor, repeats: Sequence[Size]) -> Tensor:
     def element(coords: Coords) -> Expr:
         own = coords[len(coords) - x.dims :]
-        return x.load(tuple(mod(c, n) for c, n in zip(own, x.shape, strict=True)))
+        return x.load(tuple(divided(c, n)[1] for c, n in zip(own, x.shape, strict=True)))
 
     if ZERO in b.shape:
         return b.out(lambda _: Const(b.dtype, s.rounded(0, b.dtype)))
@@ -208,14 +208,85 @@ def diagonal_scatter(
     return b.out(element)
 
 
+@RULES.rule("diag_embed")
+def diag_embed(b: Builder, x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    dims = len(b.shape)
+    first, second = dimension(dim1, dims), dimension(dim2, dims)
+
+    def element(coords: Coords) -> Expr:
+        way = add(sub(coords[second], coords[first]), -offset)
+        inside = op("eq", Position(way), Position(ZERO))
+        rest = [c for dim, c in enumerate(coords) if dim not in (first, second)]
+        return x.load((*rest, sub(coords[first], max(-offset, 0))), inside)
+
+    return b.out(element)
+
+
+@RULES.rule("rot90")
+def rot90(b: Builder, x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    first, second = (dimension(dim, x.dims) for dim in dims)
+    turns = k % 4
+
+    def where(coords: Coords) -> Coords:
+        row, column = coords[first], coords[second]
+        at = list(coords)
+        if turns % 2:
+            row, column = column, row
+        at[first] = sub(sub(x.shape[first], 1), row) if turns in (2, 3) else row
+        at[second] = sub(sub(x.shape[second], 1), column) if turns in (1, 2) else column
+        return tuple(at)
+
+    return b.out(view(x, b.shape, where).load)
+
+
+@RULES.rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+def reflection_pad(b: Builder, x: Tensor, padding: Sequence[Size]) -> Tensor:
+    def inside(at: Index, size: Index) -> Expr:
+        position = s.absolute(Position(at))
+        last = Position(sub(size, 1))
+        return s.sub(last, s.absolute(s.sub(last, position)))
+
+    return _padded(b, x, padding, inside)
+
+
+@RULES.rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
+def replication_pad(b: Builder, x: Tensor, padding: Sequence[Size]) -> Tensor:
+    def inside(at: Index, size: Index) -> Expr:
+        return s.minimum(s.maximum(Position(at), 0), Position(sub(size, 1)))
+
+    return _padded(b, x, padding, inside)
+
+
+def _padded(
+    b: Builder, x: Tensor, padding: Sequence[Size], inside: Callable[[Index, Index], Expr]
+) -> Tensor:
+    """Each element of the border is one of `x`: that at `inside` of its place and the size."""
+
+    def element(coords: Coords) -> Expr:
+        where = list(coords)
+        for order in range(len(padding) // 2):
+            dim = x.dims - 1 - order
+            before, behind = index(padding[2 * order]), index(padding[2 * order + 1])
+            if before is ZERO and behind is ZERO:
+                continue
+            size = x.shape[dim]
+            most = size.constant - 1 if size.is_constant else None
+            value = inside(sub(coords[dim], before), size)
+            where[dim] = index(Given(value, 0, most))
+        return x.load(tuple(where))
+
+    return b.out(element)
+
+
 def copied(name: str, view_name: str) -> None:
     """The rule of an operation that copies what a view shows."""
     viewing = VIEWS[f"aten.{view_name}"]
 
-    def rule(b: Builder, x: Tensor, *args: object, **kwargs: object) -> Tensor:
+    def rule(b: Builder, x: Tensor, *args: object, **kwargs: object) -> Result:
         made = viewing(b, x, *args, **kwargs)
-        assert isinstance(made, Tensor)
-        return b.out(made.load)
+        several = [made] if isinstance(made, Tensor) else made
+        results = [b.out(t.load, at) for at, t in enumerate(several) if t is not None]
+        return results[0] if isinstance(made, Tensor) else results
 
     RULES.add(rule, name)
 
@@ -229,5 +300,7 @@ for _name, _view in (
     ("unsqueeze_copy", "unsqueeze.default"), ("diagonal_copy", "diagonal.default"),
     ("unfold_copy", "unfold.default"), ("alias_copy", "alias.default"),
     ("detach_copy", "detach.default"), ("as_strided_copy", "as_strided.default"),
+    ("narrow_copy", "narrow.default"), ("split_copy.Tensor", "split.Tensor"),
+    ("split_with_sizes_copy", "split_with_sizes.default"), ("unbind_copy.int", "unbind.int"),
 ):  # fmt: skip
     copied(_name, _view)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from straightline.ir.dtypes import DType, b1, bf16, computed_in, f16, f32, f64, i64
-from straightline.ir.index import ONE, ZERO, Index, add, mul, product
+from straightline.ir.index import ONE, ZERO, Index, add, at_least, mul, product, sub
 from straightline.ir.nodes import Const, Expr, Position, cast
 from straightline.lower import scalar as s
 from straightline.lower.builder import Builder, number_of
@@ -315,6 +315,31 @@ def vector_norm(
         lambda v: call("pow", s.absolute(v), power),
         lambda v: call("pow", v, 1.0 / power),
     )
+
+
+@RULES.rule("norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype")
+def norm(
+    b: Builder, x: Tensor, p: Number | None, dim: Dims, keepdim: bool = False, **_: object
+) -> Tensor:
+    return vector_norm(b, x, 2 if p is None else p, dim)
+
+
+@RULES.rule("norm.Scalar")
+def norm_of_all(b: Builder, x: Tensor, p: Number = 2) -> Tensor:
+    return vector_norm(b, x, p)
+
+
+@RULES.rule("trace")
+def trace(b: Builder, x: Tensor) -> Tensor:
+    dtype = computed_in(b.dtype)
+    rows, columns = x.shape
+
+    def part(_: Coords, parts: Coords) -> Expr:
+        # The diagonal is as long as the shorter side.
+        inside = None if at_least(sub(columns, rows), 0) else s.below(parts[0], columns)
+        return cast(x.load((parts[0], parts[0]), inside), dtype)
+
+    return b.reduce((), (rows,), "sum", part, out=(0,))[0]
 
 
 @RULES.rule("logsumexp")

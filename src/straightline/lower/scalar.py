@@ -81,6 +81,11 @@ def div(x: Value, y: Value) -> Expr:
     return _operation("div", x, y)
 
 
+def fma(x: Value, y: Value, z: Value) -> Expr:
+    """`x * y + z` with one rounding: as the compiler contracts it in eager's kernels."""
+    return _operation("fma", x, y, z)
+
+
 def neg(x: Expr) -> Expr:
     return _operation("neg", x)
 

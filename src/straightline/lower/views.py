@@ -86,10 +86,17 @@ def unflattened(flat: Index, sizes: Sequence[Index]) -> list[Index]:
         if size is ONE:
             found.append(ZERO)
         elif dim == first:
-            found.append(floordiv(flat, step))
+            found.append(divided(flat, step)[0])
         else:
-            found.append(mod(floordiv(flat, step), size))
+            found.append(divided(divided(flat, step)[0], size)[1])
     return found
+
+
+def divided(top: Index, bottom: Index) -> tuple[Index, Index]:
+    """Quotient and rest."""
+    if not at_least(bottom, 1):
+        raise Unsupported("a division by a size that may be zero")
+    return floordiv(top, bottom), mod(top, bottom)
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[range, range]]:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 
 from straightline.capture.contract import Contract, From, Output
@@ -67,7 +66,9 @@ def emit_outer(
         with contextlib.ExitStack() as stack:
             stack.enter_context(modes.without_saved_tensor_hooks(writer, contract))
             stack.enter_context(modes.view_tracking(writer, needed=slow))
-            stack.enter_context(modes.grad_mode(writer, contract.modes.grad_enabled, wanted=True))
+            stack.enter_context(
+                modes.grad_mode(writer, contract.modes.grad_enabled, wanted=True, recording=True)
+            )
             comma = "," if len(unpacked) == 1 else ""
             with writer.duty("runtime_wrapper_orchestration"):
                 writer.line(f"{', '.join(unpacked)}{comma} = {call}" if unpacked else call)
@@ -161,16 +162,13 @@ def _results(writer: Writer, contract: Contract, values: Sequence[str]) -> dict[
         if _boxed(contract, number):
             value = f"({value},)"
         elif _hides_view(contract, number):
-            unsafe = writer.bind(torch.ops.aten._unsafe_view.default, "aten__unsafe_view")
-            name = writer.name(_value_name(contract, number))
-            writer.line(f"{name} = {unsafe}({value}, {value}.shape)")
-            value = name
+            value = aliases.hide_view(writer, value, _value_name(contract, number))
         results[number] = value
     return results
 
 
 def _hides_view(contract: Contract, number: int) -> bool:
-    """The graph makes the value as a view; were it seen as one, it could not be written to."""
+    """The graph makes the value as a view, and it is none in eager."""
     output = _output(contract, number)
     if output is not None:
         return output.origin is From.UNSAFE_VIEW

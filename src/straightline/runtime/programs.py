@@ -12,7 +12,15 @@ from torch import fx
 
 from straightline.capture.contract import Contract
 from straightline.capture.origins import identifier
-from straightline.runtime import backward, forward, higher, inference, register, rng
+from straightline.runtime import (
+    backward,
+    forward,
+    higher,
+    inference,
+    register,
+    rng,
+    sequence,
+)
 from straightline.runtime.body import Lower
 from straightline.runtime.writer import Writer
 from straightline.torch_private.dynamo import COMPILE_LOCK
@@ -104,6 +112,21 @@ def build_inference(
     observe(generated)
     call = defined[function]
     return _finished(Program(contract, compile_id, call, (graph,), [generated], lower))
+
+
+def build_sequence(
+    whole: fx.GraphModule, parts: Sequence[Callable[..., Any]], name: str, compile_id: str
+) -> Callable[..., Any]:
+    """The function that calls the programs of a graph's parts, as `whole` does."""
+    writer = Writer()
+    writer.line(f"# straightline | sequence | {name} | compile {compile_id}")
+    function = writer.name(name)
+    defined = register.functions(
+        register.file_name(f"{name} {compile_id} sequence"),
+        sequence.emit(writer, whole.graph, parts, function),
+        writer.globals,
+    )
+    return defined[function]
 
 
 @dataclass(frozen=True)

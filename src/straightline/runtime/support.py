@@ -66,6 +66,27 @@ def view_like(base: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
     return out if out.dtype == pattern.dtype else out.view(pattern.dtype)
 
 
+class _History(torch.autograd.Function):
+    """A look at some memory whose gradient is that of the value in it."""
+
+    @staticmethod
+    def forward(_ctx: Any, view: torch.Tensor, _value: torch.Tensor, detach: bool) -> torch.Tensor:
+        return view.detach() if detach else view.view_as(view)
+
+    @staticmethod
+    def backward(_ctx: Any, *grads: Any) -> Any:
+        return None, grads[0], None
+
+
+def with_history(view: torch.Tensor, value: torch.Tensor, detach: bool) -> torch.Tensor:
+    """`view`, differentiable as `value` is, and as a view of what it is a view of if not `detach`.
+
+    Runs in steady calls where an output looks at memory that has another history than its own.
+    """
+    out: torch.Tensor = _History.apply(view, value, detach)  # type: ignore[no-untyped-call]
+    return out
+
+
 def _geometry(t: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     return tuple(t.size()), t.stride(), int(t.storage_offset())
 

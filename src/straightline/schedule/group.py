@@ -12,13 +12,12 @@ COLUMN  inner loops run across it, and an outer one along it: columns that are s
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from straightline.ir.index import Axis, Index
-from straightline.ir.nodes import walk
 from straightline.schedule import cost
-from straightline.schedule.addresses import address, fast_axis, indices_in
 from straightline.schedule.fuel import Fuel
 from straightline.schedule.program import External, Program, loads, reads, writes
 from straightline.schedule.unit import Item, item, renamed
@@ -40,7 +39,7 @@ LARGEST = 4000
 MOST_BUFFERS = 96
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Items whose axes are named alike where they share a loop: `outer` in each of them."""
 
@@ -59,23 +58,24 @@ class Group:
     def names(self) -> tuple[str, ...]:
         return tuple(name for one in self.items for name in one.names)
 
+    @functools.cached_property
+    def made(self) -> frozenset[str]:
+        return frozenset(self.names)
 
-def fast(one: Item) -> Axis | None:
-    """The axis along which an item's elements lie next to one another."""
-    stored = [address(buffer, one.coords) for buffer in one.compute.buffers] if one.is_map else []
-    return fast_axis(one.axes, stored, indices_in(*one.values))
+    @functools.cached_property
+    def read(self) -> frozenset[str]:
+        return frozenset().union(*(one.reads for one in self.items))
 
 
 def alone(one: Item) -> Group:
     """A group of one."""
     if one.is_map:
         return _grouped(Kind.FLAT, one.kept, (one,))
-    quick = fast(one)
     if one.along is not None:
         outer = tuple(axis for axis in one.kept if axis is not one.along)
-        kind = Kind.COLUMN if quick in outer else Kind.ROW
+        kind = Kind.COLUMN if one.fast in outer else Kind.ROW
         return _grouped(kind, outer, (one,))
-    kind = Kind.COLUMN if quick in one.kept else Kind.ROW
+    kind = Kind.COLUMN if one.fast in one.kept else Kind.ROW
     return _grouped(kind, one.kept, (one,))
 
 
@@ -161,7 +161,7 @@ def _kind(group: Group) -> Kind | None:
     kinds = set()
     for one in group.items:
         if group.inner(one):
-            kinds.add(Kind.COLUMN if fast(one) in group.outer else Kind.ROW)
+            kinds.add(Kind.COLUMN if one.fast in group.outer else Kind.ROW)
     if not kinds:
         return Kind.FLAT if all(one.is_map for one in group.items) else group.kind
     if group.kind is not Kind.FLAT:
@@ -169,30 +169,23 @@ def _kind(group: Group) -> Kind | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def work(group: Group) -> int:
-    """About how many element operations all of it takes."""
-    return sum(cost.points(one.axes) * (1 + cost.arithmetic(*one.values)) for one in group.items)
-
-
-def _fits(group: Group, earlier: Group, one: Item) -> str | None:
-    """Why the grown group is better than two; None when it is not."""
-    positions = cost.points(group.outer)
-    narrows = positions < FEW and positions < cost.points(earlier.outer)
-    if narrows and max(work(earlier), work(alone(one))) > MUCH:
-        return None
-    values = [value for each in group.items for value in each.values]
-    if sum(1 for _ in walk(*values)) > LARGEST:
-        return None
-    names = {load.buffer.name for load in loads(*values)}.union(group.names)
-    if len(names) > MOST_BUFFERS:
-        return None
-    mine = reads(one.compute)
-    if mine & set(earlier.names):
+def _shares(group: Group, one: Item) -> str | None:
+    """What is won by having an item in a group; None when nothing is."""
+    if one.reads & group.made:
         return "reads what the kernel has just computed"
-    others = {name for each in earlier.items for name in reads(each.compute)}
-    if mine & others:
+    if one.reads & group.read:
         return "reads the same memory"
     return None
+
+
+def _fits(grown: Group, group: Group, one: Item) -> bool:
+    """Whether the grown group is no worse than two."""
+    positions = cost.points(grown.outer)
+    narrows = positions < FEW and positions < cost.points(group.outer)
+    if narrows and max(sum(each.work for each in group.items), one.work) > MUCH:
+        return False
+    nodes = sum(each.nodes for each in grown.items)
+    return nodes <= LARGEST and len(grown.made | grown.read) <= MOST_BUFFERS
 
 
 Placed = Group | External
@@ -223,9 +216,11 @@ def _join_last(placed: list[Placed], earliest: int, one: Item, fuel: Fuel) -> in
         group = placed[at]
         if isinstance(group, External):
             continue
-        grown = join(group, one)
-        why = _fits(grown, group, one) if grown is not None else None
-        if grown is not None and why is not None and fuel.take(one.names[0], "fused", why):
+        why = _shares(group, one)
+        grown = join(group, one) if why is not None else None
+        if grown is None or why is None or not _fits(grown, group, one):
+            continue
+        if fuel.take(one.names[0], "fused", why):
             placed[at] = grown
             return at
     placed.append(alone(one))

@@ -19,7 +19,7 @@ from straightline.ir.nodes import (
     Statement,
     Store,
 )
-from straightline.schedule import addresses, statements
+from straightline.schedule import addresses, statements, tiles
 from straightline.schedule.group import Group, Kind
 from straightline.schedule.sections import Keep, Place, Sections, scratch, sections
 from straightline.schedule.statements import moved
@@ -127,7 +127,11 @@ def _outer(group: Group, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     order = _ordered(group.outer, body, last=vector)
     if group.kind is Kind.FLAT:
         order, body = _merged(order, body)
-    if vector is not None:
+    across = tiles.crossed(order, body) if group.kind is Kind.FLAT else None
+    if across is not None:
+        made = tiles.tiled(order, across, body)
+        order, body = list(made.others), made.body
+    elif vector is not None:
         body = (Loop(order[-1], How.VECTOR, body),)
         order = order[:-1]
     if not order:

@@ -1,10 +1,11 @@
-"""The schedule: from computes to kernels, in three steps: inline, group, write loops."""
+"""The schedule: from computes to kernels, in four steps: inline, split, group, write loops."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from straightline.ir.nodes import Buffer
+from straightline.ir.rewrite import simplify_kernel
 from straightline.schedule.fuel import Fuel
 from straightline.schedule.group import Group, alone, groups
 from straightline.schedule.inline import inline
@@ -19,6 +20,7 @@ from straightline.schedule.program import (
     reads,
     roots,
 )
+from straightline.schedule.split import split
 from straightline.schedule.unit import item
 
 
@@ -27,7 +29,7 @@ def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> P
     decisions are taken.
     """
     budget = Fuel(fuel if fusion else 0)
-    program = live(inline(live(program), budget))
+    program = split(live(inline(live(program), budget)), budget)
     placed = groups(program, budget) if fusion else _each_alone(program)
     needed = _needed(placed, program.needed)
     known = _buffers(program)
@@ -39,7 +41,7 @@ def plan(program: Program, *, fusion: bool = True, fuel: int | None = None) -> P
             continue
         wanted = needed[number]
         count = sum(isinstance(step, Launch) for step in steps)
-        written = kernel(_name(count, group, wanted), group, wanted)
+        written = simplify_kernel(kernel(_name(count, group, wanted), group, wanted))
         origins = dict.fromkeys(name for one in group.items for name in one.compute.origins)
         tensors = tuple(known[buffer.name] for buffer in written.buffers)
         steps.append(Launch(written, tuple(origins), tensors))

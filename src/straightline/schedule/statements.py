@@ -16,9 +16,18 @@ from straightline.ir.nodes import (
     Statement,
     Store,
     indices,
+    op,
     walk,
 )
-from straightline.ir.rewrite import Memo, rebuild, reindex, replace, with_operands
+from straightline.ir.rewrite import (
+    Memo,
+    conjunction,
+    guarded,
+    rebuild,
+    reindex,
+    replace,
+    with_operands,
+)
 from straightline.schedule.addresses import address, flat
 
 Value: TypeAlias = Callable[[Expr], Expr]
@@ -98,6 +107,21 @@ def _given(coord: Index) -> Iterator[Expr]:
         if isinstance(atom, Given):
             found: Expr = atom.value
             yield found
+
+
+def masked(body: Iterable[Statement], mask: Expr) -> tuple[Statement, ...]:
+    """The statements of maps where `mask` holds; elsewhere they touch no memory."""
+    return tuple(_masked(statement, mask) for statement in body)
+
+
+def _masked(statement: Statement, mask: Expr) -> Statement:
+    match statement:
+        case Store(buffer, coords, value, own):
+            return Store(buffer, coords, guarded(value, mask), conjunction(mask, own))
+        case Check(condition, code):
+            return Check(op("or", op("not", mask), guarded(condition, mask)), code)
+        case _:
+            raise ValueError(f"{statement} stands in no map")
 
 
 def flattened(body: Iterable[Statement]) -> tuple[Statement, ...]:

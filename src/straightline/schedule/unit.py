@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace as changed
 
 from straightline.ir.index import ONE, ZERO, Axis, Index, index, substitute
-from straightline.ir.nodes import Buffer, Compute, Expr, Require
+from straightline.ir.nodes import Buffer, Compute, Expr, Require, walk
 from straightline.ir.rewrite import replace
+from straightline.schedule import cost
+from straightline.schedule.addresses import address, fast_axis, indices_in
+from straightline.schedule.program import reads
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Item:
     """A compute ready to be placed in loops.
 
     `kept` are the axes of its results that are loops, `coords` where in the results a point lies.
+    `fast` is the axis along which its elements lie next to one another, `reads` the buffers that it
+    reads, `nodes` the size of its expressions, and `work` about how many operations it takes.
     """
 
     compute: Compute
@@ -24,6 +30,10 @@ class Item:
     coords: tuple[Index, ...]
     values: tuple[Expr, ...]
     requires: tuple[Require, ...]
+    fast: Axis | None
+    reads: frozenset[str]
+    nodes: int
+    work: int
 
     @property
     def results(self) -> tuple[Buffer | None, ...]:
@@ -64,28 +74,41 @@ def item(compute: Compute) -> Item:
     along = None
     if compute.along is not None:
         (along,) = (a for a in kept if index(a) is axes[compute.along])
+    values = tuple(replace(v, axes) for v in compute.values)
+    coords = tuple(axes[a] for a in compute.axes)
+    every = (*kept, *over)
+    stored = [address(buffer, coords) for buffer in compute.buffers] if not over else []
     return Item(
         compute,
         tuple(kept),
         tuple(over),
         along,
-        tuple(axes[a] for a in compute.axes),
-        tuple(replace(v, axes) for v in compute.values),
+        coords,
+        values,
         tuple(Require(replace(r.condition, axes), r.code) for r in compute.requires),
+        fast_axis(every, stored if along is None else [], indices_in(*values)),
+        reads(compute),
+        sum(1 for _ in walk(*values)),
+        cost.points(every) * (1 + cost.arithmetic(*values)),
     )
 
 
 def renamed(source: Item, axes: Mapping[Axis, Axis]) -> Item:
     """The same with other axes."""
     to = {old: index(new) for old, new in axes.items()}
-    return Item(
-        source.compute,
-        tuple(axes.get(a, a) for a in source.kept),
-        tuple(axes.get(a, a) for a in source.over),
-        axes.get(source.along, source.along) if source.along is not None else None,
-        tuple(replace_index(c, to) for c in source.coords),
-        tuple(replace(v, to) for v in source.values),
-        tuple(Require(replace(r.condition, to), r.code) for r in source.requires),
+
+    def one(axis: Axis | None) -> Axis | None:
+        return None if axis is None else axes.get(axis, axis)
+
+    return changed(
+        source,
+        kept=tuple(axes.get(a, a) for a in source.kept),
+        over=tuple(axes.get(a, a) for a in source.over),
+        along=one(source.along),
+        coords=tuple(replace_index(c, to) for c in source.coords),
+        values=tuple(replace(v, to) for v in source.values),
+        requires=tuple(Require(replace(r.condition, to), r.code) for r in source.requires),
+        fast=one(source.fast),
     )
 
 

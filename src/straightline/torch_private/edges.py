@@ -26,7 +26,7 @@ def edge(tensor: Tensor) -> Tensor | SavedTensor:
     Generated code does the same in its own lines; this is for when the user's hooks would see what
     is saved.
     """
-    if tensor.is_leaf:
+    if tensor.is_leaf or torch.is_inference_mode_enabled():
         return tensor
     message = _saved_tensors_hooks_get_disabled_error_message()
     _saved_tensors_hooks_disable("", False)

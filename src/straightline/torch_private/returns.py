@@ -60,10 +60,10 @@ def fake(value: Any) -> object:
 
 
 def hidden_views(stages: Stages) -> frozenset[int]:
-    """Numbers of differentiable values that are views in the graph, of memory that is theirs alone.
+    """Numbers of values that are views in the graph, of memory that is theirs alone.
 
-    They became views in place, or when writes to them were taken out of the graph. Autograd would
-    forbid the caller to write to them.
+    They became views in place, or when writes to them were taken out of the graph, and are none in
+    eager. Autograd would forbid the caller to write to them.
     """
     meta = stages.meta
     first = meta.num_mutated_inp_runtime_indices
@@ -77,7 +77,7 @@ def hidden_views(stages: Stages) -> frozenset[int]:
         if isinstance(value, fx.Node):
             owners[number] = operations.memory_of(value)
     counts = collections.Counter(owners.values())
-    outputs = range(first, first + len(meta.output_info))
+    outputs = range(first, first + len(stages.kin))
     return frozenset(
         number
         for number, owner in owners.items()
@@ -85,7 +85,11 @@ def hidden_views(stages: Stages) -> frozenset[int]:
         and owner is not values[number]
         and owner.op == "call_function"
         and counts[owner] == 1
-        and (number not in outputs or meta.output_info[number - first].requires_grad)
+        and (
+            number not in outputs
+            or meta.output_info[number - first].requires_grad
+            or stages.kin[number - first].root
+        )
     )
 
 

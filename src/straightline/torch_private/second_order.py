@@ -51,7 +51,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from straightline.capture.contract import places
 from straightline.errors import DoubleBackwardError
-from straightline.torch_private import autocast
+from straightline.torch_private import autocast, outputs, sharing
 from straightline.torch_private.layouts import return_layouts
 from straightline.torch_private.stages import tensorify_floats
 
@@ -124,14 +124,19 @@ def _settled(
     descriptions: list[Any],
     config: AOTConfig,
     fake_mode: FakeTensorMode,
+    gm: fx.GraphModule | None = None,
 ) -> Program:
     """Collect the metadata of `function`, then drop duplicate and merge aliased inputs as torch
     does.
     """
     fake = FakifiedFlatArgs(args)
+    seen = outputs.Seen()
+    watched = outputs.watched(function, seen)
     state = create_aot_state(
-        stack, function, fake, descriptions, config, fake_mode, fake_mode.shape_env
+        stack, watched, fake, descriptions, config, fake_mode, fake_mode.shape_env
     )
+    sharing.agree(state)
+    outputs.settle(state, watched, seen, gm)
 
     def described(*inner: Any) -> tuple[Any, list[Any]]:
         out = function(*inner)
@@ -373,7 +378,7 @@ def derived(
             gm, list(example_inputs), None, None, True, False, flatten=False
         )
         stack.enter_context(compiled_autograd._disable())
-        program = _settled(stack, flat_fn, list(fake), list(descriptions), config, fake_mode)
+        program = _settled(stack, flat_fn, list(fake), list(descriptions), config, fake_mode, gm)
         for level in range(2, order + 1):
             state = program.state
             tangents = [_fresh(t) for t in state.fw_metadata.traced_tangents]

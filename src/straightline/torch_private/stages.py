@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from torch._functorch._aot_autograd.runtime_wrappers import (
 from torch._functorch._aot_autograd.schemas import (
     AOTState,
     InputAliasInfo,
+    OutputType,
     SubclassMeta,
     ViewAndMutationMeta,
 )
@@ -38,7 +40,8 @@ from torch._functorch.aot_autograd import create_aot_state, prepare_aot_module_s
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext, TracingContext
 
-from straightline.torch_private import autocast, guards, operations, sharing
+from straightline.torch_private import autocast, guards, operations, outputs, sharing
+from straightline.torch_private.outputs import Kin
 
 JointPass = Callable[[fx.GraphModule], None]
 
@@ -53,7 +56,8 @@ class Stages:
     dropped and aliased arguments merged; `meta` what the graph takes after that. `moved` says of
     each of the caller's arguments that is a tensor whether the function moves its version;
     `versionless` are those made in inference mode, which have none; `recorded`
-    says whether it gives them another history, so that autograd sees a write.
+    says whether it gives them another history, so that autograd sees a write. `kin` is about the
+    function's outputs.
     """
 
     forward: fx.GraphModule
@@ -65,6 +69,7 @@ class Stages:
     original_info: list[InputAliasInfo]
     moved: list[bool | None]
     recorded: list[bool]
+    kin: tuple[Kin, ...]
     versionless: frozenset[int]
     lifted: list[torch.Tensor]
     detach: frozenset[int]
@@ -150,7 +155,14 @@ def _traced(
     # A program that ends in another grad mode leaves it switched when it is traced.
     grad_enabled = torch.is_grad_enabled()
     stack.callback(torch.set_grad_enabled, grad_enabled)
-    stack.enter_context(functorch_config.patch(unlift_effect_tokens=False, cse=False))
+    stack.enter_context(
+        functorch_config.patch(
+            unlift_effect_tokens=False,
+            cse=False,
+            # Gradients that do not arrive are zeros of the subclass; those that do are of it.
+            disable_guess_zero_tangent_for_mutated_input_subclass=True,
+        )
+    )
     stack.enter_context(autocast.backward_without())
     (
         flat_fn,
@@ -171,9 +183,11 @@ def _traced(
     stack.enter_context(compiled_autograd._disable())
     moved: list[bool | None] = []
     recorded: list[bool] = []
+    seen = outputs.Seen()
+    watched = outputs.watched(_watched(flat_fn, moved, recorded), seen)
     state = create_aot_state(
         stack,
-        _watched(flat_fn, moved, recorded),
+        watched,
         fake_inputs,
         descriptions,
         aot_config,
@@ -182,16 +196,21 @@ def _traced(
     )
     state.fw_metadata.act_input_indices = waits
     sharing.agree(state)
+    kin = outputs.settle(state, watched, seen, gm)
     for position in _assigned(gm, len(lifted), state.fw_metadata.input_info):
         moved[position] = True
     if _writes_lists(gm):
         # Tracing tensors in lists do not count.
         moved[:] = [m or None for m in moved]
     original_inputs, original_info = list(state.flat_args), state.fw_metadata.input_info
+    inputs_returned = _call_them_views(state)
     captured = aot_stage1_graph_capture(state, flat_fn)
     dedupe, synthetic = captured.wrappers
     assert isinstance(dedupe, AOTDedupeWrapper)
     assert isinstance(synthetic, AOTSyntheticBaseWrapper)
+    _call_them_inputs(state, inputs_returned, synthetic)
+    if state.needs_autograd:
+        _refuse_scattered_bases(captured.graph_module)
     tensorify_floats(captured.graph_module)
     if state.needs_autograd and captured.maybe_subclass_meta is None and autocast.one_region(gm):
         autocast.share_casts(captured.graph_module, _leaves(captured.graph_module, state))
@@ -206,6 +225,7 @@ def _traced(
         "original_info": original_info,
         "moved": moved,
         "recorded": recorded,
+        "kin": kin,
         "versionless": frozenset(
             position
             for position, value in enumerate([*lifted, *example_inputs])
@@ -245,6 +265,31 @@ def _traced(
         # Dynamo's pass for data-parallel training keeps one of these for each split.
         tracing.fw_metadata = stages.inner_meta
     return stages
+
+
+def _call_them_views(state: AOTState) -> list[int]:
+    """Outputs that are inputs, described as views of them while the graph is captured.
+
+    Torch would have the graph return such an input itself, but puts it in the place of another
+    result where there are new values of inputs among them.
+    """
+    infos = state.fw_metadata.output_info
+    found = [n for n, info in enumerate(infos) if info.output_type is OutputType.is_input]
+    for number in found:
+        infos[number] = dataclasses.replace(infos[number], output_type=OutputType.alias_of_input)
+    return found
+
+
+def _call_them_inputs(
+    state: AOTState, outputs: Sequence[int], synthetic: AOTSyntheticBaseWrapper
+) -> None:
+    """What `_call_them_views` changed is put back; a part of merged arguments stays a view."""
+    infos = state.fw_metadata.output_info
+    merged = len(synthetic.base_groups) if synthetic.needs_post_compile else 0
+    for number in outputs:
+        base = infos[number].base_idx
+        if base is not None and base >= merged:
+            infos[number] = dataclasses.replace(infos[number], output_type=OutputType.is_input)
 
 
 def _leaves(joint: fx.GraphModule, state: AOTState) -> set[fx.Node]:
@@ -319,6 +364,21 @@ def _version(value: Any) -> int | None:
 
 def _history(value: Any) -> object:
     return value.grad_fn if isinstance(value, torch.Tensor) else None
+
+
+def _refuse_scattered_bases(graph: fx.GraphModule) -> None:
+    """Gradients are not what they should be where merged arguments' base is not contiguous: the
+    operation by which torch writes into one takes it to be.
+    """
+    for node in graph.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.as_strided_scatter.default
+    ):
+        base = node.args[0].meta.get("val")
+        if isinstance(base, torch.Tensor) and not base.is_contiguous():
+            raise Untraceable(
+                "torch's stages cannot trace this graph (they write into memory that arguments "
+                "share as if it were contiguous)"
+            )
 
 
 def tensorify_floats(graph: fx.GraphModule) -> None:

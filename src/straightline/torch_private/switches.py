@@ -25,6 +25,7 @@ from torch._C._profiler import _RecordFunctionFast
 DisableAutocast = _DisableAutocast
 set_grad_enabled = _set_grad_enabled
 is_grad_enabled = torch.is_grad_enabled
+is_inference_mode_enabled = torch.is_inference_mode_enabled
 is_view_replay_enabled = _is_view_replay_enabled
 set_view_replay_enabled = _set_view_replay_enabled
 disable_saved_hooks = _saved_tensors_hooks_disable

@@ -28,6 +28,7 @@ from torch.fx.experimental._backward_state import BackwardState
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from straightline.capture.contract import (
+    VALUES,
     Argument,
     Contract,
     Duplicate,
@@ -62,13 +63,14 @@ from straightline.torch_private import (
     views,
 )
 from straightline.torch_private.layouts import layout, return_layouts, role
+from straightline.torch_private.outputs import Kin
 from straightline.torch_private.stages import Stages, Untraceable
 
 _ORIGIN: Mapping[OutputType, From] = {
     OutputType.non_alias: From.VALUE,
     OutputType.custom_function_view: From.VALUE,
     OutputType.unsafe_view_alias: From.UNSAFE_VIEW,
-    OutputType.is_input: From.INPUT,
+    OutputType.is_input: From.ARGUMENT,
     OutputType.alias_of_input: From.VIEW_OF_INPUT,
     OutputType.alias_of_intermediate: From.VIEW_OF_BASE,
     OutputType.alias_of_intermediate_save_as_output: From.VIEW_OF_BASE,
@@ -97,10 +99,10 @@ def contract(
     bound = symbols.bindings((i.name, v) for i, v in zip(inputs, stages.inputs, strict=True))
     render = functools.partial(symbols.render, bound=bound)
     training = stages.backward is not None
-    hidden = returns.hidden_views(stages) if training else frozenset()
+    hidden = returns.hidden_views(stages)
     outputs, restrided = _outputs(stages, render, hidden)
     mutations = _mutations(stages, inputs, bases, duplicates)
-    stays, moves = versions.stay_and_move(stages, inputs, mutations, duplicates)
+    stays, moves = versions.stay_and_move(stages, inputs, mutations, bases, duplicates)
     first_base = len(mutations) + len(meta.output_info)
     base_layouts = return_layouts(meta)[first_base:]
     state = [i for i, v in enumerate(stages.inputs) if isinstance(v, BackwardState)]
@@ -187,7 +189,11 @@ def _inputs(
         groups = stages.synthetic.base_groups
         for base in sorted(groups):
             members = tuple(kept[i] for i in groups[base])
-            mutated = tuple(m for m in members if stages.original_info[m].mutates_data)
+            mutated = tuple(
+                m
+                for m in members
+                if stages.original_info[m].mutates_data and stages.moved[m] is not False
+            )
             bases.append(SharedBase(members, mutated))
         others = [kept[i] for i in stages.synthetic.other_arg_indices]
     else:
@@ -198,7 +204,7 @@ def _inputs(
         if stages.subclass is not None
         else [Plain()] * len(where)
     )
-    frozen = _frozen()
+    frozen, detached = _frozen(), _detached(stages)
     result = []
     for position, (argument, value) in enumerate(zip(where, stages.inputs, strict=True)):
         if argument is None:
@@ -216,12 +222,22 @@ def _inputs(
                 requires_grad=tensor and value.requires_grad,
                 leaf=info.is_leaf,
                 parameter=isinstance(value, torch.nn.Parameter),
-                detached=position in stages.detach,
+                detached=position in detached,
                 frozen=position in frozen and isinstance(layouts[position], Subclass),
                 waits=position in stages.meta.act_input_indices,
+                inference=argument in stages.versionless
+                and info.mutates_data
+                and stages.moved[argument] is False,
             )
         )
     return tuple(result), tuple(bases)
+
+
+def _detached(stages: Stages) -> frozenset[int]:
+    """Inputs that no gradient reaches. Where that is all of them, results still require grad."""
+    inputs = enumerate(stages.inputs)
+    tracked = {i for i, v in inputs if isinstance(v, torch.Tensor) and v.requires_grad}
+    return frozenset() if tracked <= stages.detach else stages.detach
 
 
 def _frozen() -> frozenset[int]:
@@ -314,17 +330,24 @@ def _outputs(
     mutated = meta.num_mutated_inp_runtime_indices
     values = returns.returned(stages)[mutated:]
     result = []
-    for position, (info, where) in enumerate(zip(meta.output_info, layouts, strict=False)):
-        output = _output(info, where)
+    kinship = (*stages.kin, *(Kin() for _ in restrided))
+    outputs = zip(meta.output_info, kinship, layouts, strict=False)
+    for position, (info, kin, where) in enumerate(outputs):
+        output = _output(stages, info, kin, where)
         base, value = output.base, values[position]
         if functorch_config.view_replay_for_aliased_outputs:
             steps: tuple[ViewStep, ...] | None = None
             match output.origin:
-                case From.VIEW_OF_INPUT if stages.inputs_are_merged(base):
+                case From.VIEW_OF_INPUT | From.IN_INPUT if stages.inputs_are_merged(base):
                     pass  # torch recorded the way from the argument, not from the shared base
-                case From.VIEW_OF_INPUT:
+                case From.VIEW_OF_INPUT | From.IN_INPUT:
                     steps = views.steps(info.view_meta_sequence, render)
-                case From.VIEW_OF_OUTPUT | From.VIEW_OF_BASE:
+                case From.VIEW_OF_OUTPUT | From.IN_OUTPUT if base is not None and _regenerated(
+                    stages, base
+                ):
+                    ways = info.view_meta_sequence, meta.output_info[base].view_meta_sequence
+                    steps = views.rest(*ways, render)
+                case From.VIEW_OF_OUTPUT | From.IN_OUTPUT | From.VIEW_OF_BASE:
                     assert base is not None
                     of_base = output.origin is From.VIEW_OF_BASE
                     start = base + len(meta.output_info) * of_base
@@ -337,18 +360,43 @@ def _outputs(
     return tuple(result), restrided
 
 
-def _output(info: OutputAliasInfo, where: Layout) -> Output:
-    origin = _ORIGIN[info.output_type]
-    viewed = origin in (From.VIEW_OF_INPUT, From.VIEW_OF_BASE, From.VIEW_OF_OUTPUT)
+def _regenerated(stages: Stages, output: int | None) -> bool:
+    """Whether an output's memory is found outside of the graph, on the way from an input."""
+    assert output is not None
+    return (
+        stages.kin[output].lodges
+        or stages.meta.output_info[output].output_type is OutputType.alias_of_input
+    )
+
+
+def _output(stages: Stages, info: OutputAliasInfo, kin: Kin, where: Layout) -> Output:
+    origin, base = _origin(stages, info, kin)
     return Output(
         origin,
         tensor=issubclass(info.raw_type, torch.Tensor),
         requires_grad=info.requires_grad,
         differentiable=info.requires_grad_for_backward,
-        base=info.base_idx if viewed or origin is From.INPUT else None,
+        base=base,
+        detached=kin.detached or (kin.root and origin is From.VIEW_OF_INPUT),
         dynamic=tuple(sorted(info.dynamic_dims or ())),
         layout=where,
     )
+
+
+def _origin(stages: Stages, info: OutputAliasInfo, kin: Kin) -> tuple[From, int | None]:
+    """Where an output comes from, and the number of what it is made from."""
+    if kin.argument is not None:
+        return From.ARGUMENT, kin.argument
+    if kin.output is not None:
+        return From.OUTPUT, kin.output
+    if kin.lodges and kin.base is not None:
+        return From.IN_OUTPUT, kin.base
+    # Where an input keeps its memory, what the graph makes of it is there already.
+    input_ = info.base_idx
+    if kin.lodges and input_ is not None and stages.meta.input_info[input_].mutates_data:
+        return From.IN_INPUT, input_
+    origin = _ORIGIN[info.output_type]
+    return origin, input_ if origin is From.VIEW_OF_INPUT else kin.base
 
 
 def _modes(stages: Stages) -> Modes:
@@ -373,7 +421,7 @@ def tangents(meta: ViewAndMutationMeta) -> tuple[Tangent, ...]:
     positions += [
         mutated + k
         for k, info in enumerate(meta.output_info)
-        if _ORIGIN[info.output_type] in (From.VALUE, From.UNSAFE_VIEW)
+        if _ORIGIN[info.output_type] in VALUES
         and issubclass(info.raw_type, torch.Tensor)
         and info.requires_grad_for_backward
     ]

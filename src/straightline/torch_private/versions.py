@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from straightline.capture.contract import Duplicate, Input, Mutation, Plain, places
+from straightline.capture.contract import Duplicate, Input, Mutation, Plain, SharedBase, places
 from straightline.torch_private import operations
 from straightline.torch_private.stages import Stages
 
@@ -16,20 +16,27 @@ def stay_and_move(
     stages: Stages,
     inputs: Sequence[Input],
     mutations: Sequence[Mutation],
+    bases: Sequence[SharedBase],
     duplicates: Sequence[Duplicate],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Arguments whose version must be put back after a write, and those it must be moved of.
 
-    Arguments merged into a base share its version, or have it moved with the base's.
+    Arguments merged into a base share its version, or have it moved with the base's: they stay
+    together.
     """
     written = {m.input for m in mutations} | _written_in_graph(stages, inputs)
     twins: dict[int, list[int]] = {}
     for duplicate in duplicates:
         twins.setdefault(duplicate.kept, []).append(duplicate.dropped)
-    stays, moves = [], []
+    stays: list[int] = []
+    moves: list[int] = []
     for position, item in enumerate(inputs):
         where = item.argument
-        if where is None or stages.moved[where] is None:
+        if where is None:
+            if all(stages.moved[m] is False for m in bases[position].members):
+                stays += bases[position].members
+            continue
+        if stages.moved[where] is None or where in stages.versionless:
             continue
         moved = any(stages.moved[a] for a in (where, *twins.get(where, ())))
         info = stages.meta.input_info[position]

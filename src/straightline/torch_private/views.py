@@ -9,6 +9,7 @@ import torch
 from torch._C import _functionalization
 from torch._functorch._aot_autograd.functional_utils import ViewMetaSequence
 from torch._ops import OpOverload
+from torch._subclasses import fake_tensor
 
 from straightline.capture.contract import ViewStep
 
@@ -97,17 +98,30 @@ def replay(
     return (ViewStep("aten::as_strided", geometry),) if known else None  # type: ignore[arg-type]
 
 
+def rest(
+    sequence: ViewMetaSequence | None, base: ViewMetaSequence | None, render: Render
+) -> tuple[ViewStep, ...] | None:
+    """How to get to a view from another that is on the way to it."""
+    to_view, to_base = steps(sequence, render), steps(base, render)
+    if to_view is None or to_base is None or to_view[: len(to_base)] != to_base:
+        return None
+    return to_view[len(to_base) :]
+
+
 def _strided(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def _reached(base: torch.Tensor, sequence: ViewMetaSequence) -> Any:
     """The geometry that the recorded views lead to from `base`; None when they do not apply."""
+    logged, fake_tensor.log.disabled = fake_tensor.log.disabled, True  # it logs what we expect
     try:
         with torch.no_grad():
             out = _functionalization.apply_view_meta_sequence(base, sequence.sequence)
     except (RuntimeError, IndexError):
         return None
+    finally:
+        fake_tensor.log.disabled = logged
     return _expressions((tuple(out.size()), out.stride(), out.storage_offset()))
 
 

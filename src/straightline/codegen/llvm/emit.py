@@ -20,6 +20,7 @@ from straightline.codegen.llvm.scopes import Scopes, Value
 from straightline.codegen.llvm.text import Function, Lines, flat
 from straightline.codegen.llvm.text import memory as memory_type
 from straightline.codegen.llvm.values import prepare, value
+from straightline.codegen.math import expand_kernel
 from straightline.codegen.target import Target
 from straightline.ir.nodes import (
     Accumulate,
@@ -37,12 +38,12 @@ from straightline.ir.nodes import (
 
 
 def emit(kernels: Iterable[Kernel], target: Target) -> str:
-    """A module with one function for each kernel."""
+    """A module with one function for each kernel. Math functions are expanded first."""
     declarations: dict[str, str] = {}
     functions = []
     for kernel in kernels:
         function = Function(target)
-        functions.append(_function(kernel, function))
+        functions.append(_function(expand_kernel(kernel, target.scalef), function))
         declarations.update(function.declarations)
     width = f'"prefer-vector-width"="{target.bits}" "min-legal-vector-width"="{target.bits}"'
     attributes = f"attributes #0 = {{ nounwind {width if target.is_x86 else ''} }}"

@@ -8,6 +8,7 @@ from straightline.codegen.llvm.plan import Slots
 from straightline.codegen.llvm.scopes import Value
 from straightline.codegen.llvm.text import At, number, register, sequence, splat
 from straightline.codegen.llvm.values import value
+from straightline.codegen.math import expand
 from straightline.ir import index as ix
 from straightline.ir import nodes
 from straightline.ir.dtypes import DType
@@ -82,7 +83,11 @@ def _taken(
         ):
             return (op("fma", a, b, left[0]),)
         case _:
-            return taken(fold.combine, left, values, _rises(ctx, fold, values))
+            return _expanded(ctx, taken(fold.combine, left, values, _rises(ctx, fold, values)))
+
+
+def _expanded(ctx: Context, exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return tuple(expand(expr, ctx.scopes.function.target.scalef) for expr in exprs)
 
 
 def _rises(ctx: Context, fold: Fold, values: tuple[Expr, ...]) -> bool:
@@ -187,7 +192,7 @@ def _merged(ctx: Context, fold: Fold, left: list[str], right: list[str], lanes: 
         for leaf, dtype, name in zip(leaves, fold.dtypes, names, strict=True):
             _bind(ctx, leaf, dtype, lanes, (name,), "merged")
         sides.append(leaves)
-    results = [value(ctx, expr) for expr in combined(fold.combine, *sides)]
+    results = [value(ctx, expr) for expr in _expanded(ctx, combined(fold.combine, *sides))]
     names = [ctx.scopes.spread(result, lanes, 1)[0] for result in results]
     ctx.scopes.forget("merged")
     return names

@@ -54,7 +54,7 @@ class Program:
 
 
 def compile_kernels(kernels: Sequence[Kernel], target: Target) -> Program:
-    """Machine code of kernels, whose math functions are expanded, for the machine we run on."""
+    """Machine code of kernels for the machine we run on."""
     return compile_text(emit(kernels, target), target)
 
 

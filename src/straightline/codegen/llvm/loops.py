@@ -23,8 +23,8 @@ Body = Callable[[str, Lines], "str | None"]
 
 # Sums of floats are taken in blocks of so many, these in blocks again, and so on: each addition
 # rounds, and this way a value goes through few of them.
-_BLOCK = 64
-_MOST_LEVELS = 2
+_BLOCK = 16
+_MOST_LEVELS = 4
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from straightline.codegen.llvm.casts import bitcast, cast
-from straightline.codegen.llvm.text import At, integer, is_constant, number, register
+from straightline.codegen.llvm.text import (
+    At,
+    integer,
+    is_constant,
+    number,
+    register,
+    sequence,
+    vector,
+)
 from straightline.ir.dtypes import DType, Kind, b1, bf16, f16, f32, f64
 
 Rule = Callable[..., str]
@@ -104,6 +112,64 @@ def _fma(at: At, dtype: DType, a: str, b: str, c: str) -> str:
 
 def _fmod(at: At, dtype: DType, a: str, b: str) -> str:
     return at.binary("frem", register(dtype), a, b)
+
+
+_CHUNKS = {f32: (4, 8, 16), f64: (2, 4, 8)}
+
+
+def _ldexp(at: At, dtype: DType, x: str, n: str) -> str:
+    """One instruction of AVX-512; elsewhere it is expanded beforehand."""
+    if not at.target.scalef:
+        raise ValueError(f"{at.target.name} has no instruction for ldexp")
+    least, most = _CHUNKS[dtype][0], _CHUNKS[dtype][-1]
+    if at.lanes > most:
+        low, high = (
+            _ldexp(at.over(at.lanes // 2), dtype, *(_part(at, dtype, v, half) for v in (x, n)))
+            for half in (0, at.lanes // 2)
+        )
+        kind = vector(register(dtype), at.lanes // 2)
+        order = sequence("i32", range(at.lanes))
+        return at.do(f"shufflevector {kind} {low}, {kind} {high}, <{at.lanes} x i32> {order}")
+    if at.lanes < least:
+        wide = at.over(least)
+        result = _scalef(wide, dtype, *(_padded(at, dtype, v, least) for v in (x, n)))
+        return _first(at, dtype, result, least)
+    return _scalef(at, dtype, x, n)
+
+
+def _scalef(at: At, dtype: DType, x: str, n: str) -> str:
+    kind, bits = at.type(register(dtype)), at.lanes * dtype.bits
+    mask = f"i{max(at.lanes, 8)}"
+    name = f"llvm.x86.avx512.mask.scalef.{'ps' if dtype is f32 else 'pd'}.{bits}"
+    rounding = ", i32" if bits == 512 else ""
+    at.declare(f"{kind} @{name}({kind}, {kind}, {kind}, {mask}{rounding})")
+    current = ", i32 4" if bits == 512 else ""
+    args = f"{kind} {x}, {kind} {n}, {kind} zeroinitializer, {mask} -1{current}"
+    return at.do(f"call {kind} @{name}({args})")
+
+
+def _part(at: At, dtype: DType, value: str, start: int) -> str:
+    kind, count = at.type(register(dtype)), at.lanes // 2
+    order = sequence("i32", range(start, start + count))
+    return at.do(f"shufflevector {kind} {value}, {kind} poison, <{count} x i32> {order}")
+
+
+def _padded(at: At, dtype: DType, value: str, lanes: int) -> str:
+    base = register(dtype)
+    if at.lanes == 1:
+        kind = vector(base, lanes)
+        return at.do(f"insertelement {kind} zeroinitializer, {base} {value}, i64 0")
+    kind = at.type(base)
+    order = sequence("i32", (lane % at.lanes for lane in range(lanes)))
+    return at.do(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> {order}")
+
+
+def _first(at: At, dtype: DType, value: str, lanes: int) -> str:
+    kind = vector(register(dtype), lanes)
+    if at.lanes == 1:
+        return at.do(f"extractelement {kind} {value}, i64 0")
+    order = sequence("i32", range(at.lanes))
+    return at.do(f"shufflevector {kind} {value}, {kind} poison, <{at.lanes} x i32> {order}")
 
 
 def _nextafter(at: At, dtype: DType, a: str, b: str) -> str:
@@ -233,6 +299,7 @@ RULES: Mapping[str, Rule] = {
     "round": _intrinsic("roundeven"),
     "copysign": _intrinsic("copysign"),
     "nextafter": _nextafter,
+    "ldexp": _ldexp,
     "quotient": _division(rest_of=False, down=False),
     "remainder": _division(rest_of=True, down=False),
     "floordiv": _division(rest_of=False, down=True),

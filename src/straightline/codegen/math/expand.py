@@ -14,6 +14,7 @@ from typing import TypeAlias
 from straightline.codegen.math import (
     error,
     exponential,
+    gamma,
     inverse,
     logarithm,
     power,
@@ -46,6 +47,10 @@ FUNCTIONS: Mapping[str, Function] = {
     "acosh": logarithm.acosh,
     "atanh": logarithm.atanh,
     "erf": error.erf,
+    "erfc": error.erfc,
+    "erfinv": error.erfinv,
+    "lgamma": gamma.lgamma,
+    "digamma": gamma.digamma,
     "pow": power.pow_,
     "hypot": power.hypot,
     "sin": trigonometric.sin,
@@ -56,7 +61,13 @@ FUNCTIONS: Mapping[str, Function] = {
     "atan": inverse.atan,
     "atan2": inverse.atan2,
 }
-IN_DOUBLE: frozenset[str] = frozenset()
+IN_DOUBLE = frozenset(
+    {
+        *("exp", "exp2", "expm1", "sigmoid", "tanh", "sinh", "cosh"),
+        *("log", "log2", "log10", "log1p", "asinh", "acosh", "atanh"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "erf", "pow", "hypot"),
+    }
+)
 
 
 def supported(name: str, dtype: DType) -> bool:

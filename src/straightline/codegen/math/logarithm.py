@@ -14,7 +14,7 @@ from straightline.codegen.math.value import (
     select,
     sqrt,
 )
-from straightline.ir.dtypes import f32
+from straightline.ir.dtypes import f32, f64
 
 LOG_2 = 0.6931471805599453
 LOG2_E = 1.4426950408889634
@@ -25,11 +25,25 @@ INFINITY, NAN = float("inf"), float("nan")
 
 @dataclass(frozen=True)
 class Table:
-    """`lowest` are the bits of the least 1 + f; the largest is twice that."""
+    """`lowest` are the bits of the least 1 + f; the largest is twice that. `log1p` is for f in
+    single precision, in double precision for s = f / (2 + f).
+    """
 
     lowest: int
     log1p: tuple[float, ...]
 
+
+# (2 * atanh(s) / s - 2) / s**2 for |s| <= 0.1716, relative error of atanh 2**-59.5
+_ATANH = (
+    0.6666666666666734,
+    0.39999999999416946,
+    0.2857142874193039,
+    0.22222198616578312,
+    0.18183562216034832,
+    0.153141014304599,
+    0.14795467633182913,
+)
+_DOUBLE = Table(lowest=0x3FE6A09E667F3BCD, log1p=_ATANH)
 
 # Where e * log(2) and log(1 + f) cancel most, for arguments a little below `lowest`, the sum has
 # lost least with f from -1/4 to 1/2 when log(1 + f) is rounded once (log, log1p), and with f from
@@ -50,6 +64,7 @@ NARROW = {
             -0.0446682944893837,
         ),
     ),
+    f64: _DOUBLE,
 }
 ROOT = {
     # the same: 2**-26.5
@@ -67,6 +82,7 @@ ROOT = {
             -0.07541883736848831,
         ),
     ),
+    f64: _DOUBLE,
 }
 
 
@@ -107,10 +123,15 @@ def _at_edges(x: Value, result: Value, pole: float) -> Value:
     return select(x <= pole, below, result)
 
 
-def log(x: Value, has_scale: bool) -> Value:
+def finite_log(x: Value) -> Value:
+    """log(x) for positive finite x."""
     table = NARROW[x.dtype]
     e, f = split(x, table)
-    return _at_edges(x, fma(e, LOG_2, log1p_reduced(f, table)), 0.0)
+    return fma(e, LOG_2, log1p_reduced(f, table))
+
+
+def log(x: Value, has_scale: bool) -> Value:
+    return _at_edges(x, finite_log(x), 0.0)
 
 
 def log2(x: Value, has_scale: bool) -> Value:

@@ -160,6 +160,10 @@ def fma(left: Value, right: Number, plus: Number) -> Value:
     return apply("fma", left, right, plus)
 
 
+def mulhi(left: Value, right: Value) -> Value:
+    return apply("mulhi", left, right)
+
+
 def sqrt(x: Value) -> Value:
     return apply("sqrt", x)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -15,10 +15,21 @@ from straightline.runtime.writer import Writer, literal
 from straightline.torch_private import operations
 from straightline.torch_private.marks import DYNAMIC_MARK
 
+_OF_OUTPUTS = frozenset({From.OUTPUT, From.VIEW_OF_OUTPUT, From.IN_OUTPUT})
+
 
 def needs_value(output: Output) -> bool:
     """The graph's own result is needed; else the output is had from its base alone."""
-    return not output.alias or (output.origin is not From.INPUT and output.replay is None)
+    itself = output.origin in (From.ARGUMENT, From.OUTPUT)
+    return not output.alias or (output.replay is None and not itself)
+
+
+def hide_view(writer: Writer, value: str, wanted: str) -> str:
+    """`value` as a tensor that is no view: were it seen as one, it could not be written to."""
+    unsafe = writer.bind(torch.ops.aten._unsafe_view.default, "aten__unsafe_view")
+    name = writer.name(wanted)
+    writer.line(f"{name} = {unsafe}({value}, {value}.shape)")
+    return name
 
 
 def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> list[str]:
@@ -26,29 +37,51 @@ def emit(writer: Writer, contract: Contract, values: Sequence[str]) -> list[str]
     outputs, then intermediate bases; unneeded ones may be anything.
     """
     shared: dict[tuple[str, str], str] = {}
-    results: list[str] = []
-    for output, value in zip(contract.outputs, values, strict=False):
-        if output.origin is From.INPUT:
-            assert output.base is not None
-            results.append(contract.inputs[output.base].name)
-        elif output.alias:
+    results: dict[int, str] = {}
+    for position in _bases_first(contract):
+        output, value = contract.outputs[position], values[position]
+        if output.alias:
+            base = _base(contract, output, values, results)
+            if output.origin in (From.ARGUMENT, From.OUTPUT):
+                value = base
+            else:
+                with writer.duty("output_alias_wrapper"):
+                    value = _view(writer, contract, output, base, value, shared)
+        elif output.origin in (From.IN_INPUT, From.IN_OUTPUT):
             with writer.duty("output_alias_wrapper"):
-                base = _base(contract, output, values)
-                results.append(_view(writer, contract, output, base, value, shared))
-        else:
-            results.append(value)
-        if output.dynamic:
-            results[-1] = _mark(writer, output, results[-1])
-    return results
+                base = _base(contract, output, values, results)
+                value = _lodged(writer, output, base, value)
+        elif output.origin is From.UNSAFE_VIEW and contract.kind == "inference":
+            value = hide_view(writer, value, "out")
+        results[position] = _mark(writer, output, value) if output.dynamic else value
+    return [result for _, result in sorted(results.items())]
 
 
-def _base(contract: Contract, output: Output, values: Sequence[str]) -> str:
+def _bases_first(contract: Contract) -> list[int]:
+    """The outputs in an order in which each follows the output that it is made from."""
+    order: list[int] = []
+    for position in range(len(contract.outputs)):
+        chain: list[int] = []
+        at: int | None = position
+        while at is not None and at not in order:
+            chain.insert(0, at)
+            output = contract.outputs[at]
+            at = output.base if output.origin in _OF_OUTPUTS else None
+        order += chain
+    return order
+
+
+def _base(
+    contract: Contract, output: Output, values: Sequence[str], results: Mapping[int, str]
+) -> str:
     assert output.base is not None
     match output.origin:
-        case From.VIEW_OF_INPUT:
+        case From.ARGUMENT:
+            return contract.arguments[output.base].name
+        case From.VIEW_OF_INPUT | From.IN_INPUT:
             return contract.inputs[output.base].name
-        case From.VIEW_OF_OUTPUT:
-            return values[output.base]
+        case From.OUTPUT | From.VIEW_OF_OUTPUT | From.IN_OUTPUT:
+            return results[output.base]
         case _:
             return values[len(contract.outputs) + output.base]
 
@@ -82,7 +115,9 @@ def _view(
             _replay(writer, output, base, value, name, {})
     else:
         _replay(writer, output, base, value, name, shared)
-    if tracked and not output.requires_grad and contract.modes.grad_enabled:
+    if (output.detached and output.replay is None) or (
+        tracked and not output.requires_grad and contract.modes.grad_enabled
+    ):
         writer.line(f"{name} = {name}.detach()")
     elif tracked and not output.requires_grad and output.replay is None:
         # A subclass's own view may be differentiable although no gradient is recorded.
@@ -90,6 +125,16 @@ def _view(
             writer.line(f"{name} = {name}.detach()")
     elif output.requires_grad and not tracked:
         writer.line(f"{name}.requires_grad_(True)")
+    return name
+
+
+def _lodged(writer: Writer, output: Output, base: str, value: str) -> str:
+    """The value where it belongs: a look at the memory of `base`, with the history of `value`."""
+    view = writer.name("view")
+    _replay(writer, output, base, value, view, {})
+    name = writer.name("out")
+    own = writer.bind(support.with_history, "with_history")
+    writer.line(f"{name} = {own}({view}, {value}, {output.detached})")
     return name
 
 
@@ -149,7 +194,7 @@ def _mark(writer: Writer, output: Output, value: str) -> str:
         name = writer.name("out")
         writer.line(f"{name} = {value}")
     marks = ", ".join(map(str, output.dynamic))
-    if output.origin is From.INPUT:
+    if output.origin in (From.ARGUMENT, From.OUTPUT):
         marks = f"*getattr({name}, {DYNAMIC_MARK!r}, ()), {marks}"
     writer.line(f"{name}.{DYNAMIC_MARK} = {{{marks}}}")
     return name

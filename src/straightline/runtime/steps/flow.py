@@ -17,7 +17,12 @@ def graph_inputs(writer: Writer, contract: Contract, names: Sequence[str]) -> li
         source = (
             contract.arguments[item.argument].source if item.argument is not None else item.name
         )
-        flat += subclasses.unwrap(writer, item, name, source)
+        if item.inference:
+            data = writer.name(f"{name}_data")
+            writer.line(f"{data} = {name}.data")
+            flat.append(data)
+        else:
+            flat += subclasses.unwrap(writer, item, name, source)
     return flat
 
 
@@ -28,10 +33,7 @@ def needed_values(contract: Contract) -> frozenset[int]:
     for position, output in enumerate(contract.outputs):
         if aliases.needs_value(output):
             needed.add(mutated + position)
-        if output.alias and output.origin is From.VIEW_OF_OUTPUT:
-            assert output.base is not None
-            needed.add(mutated + output.base)
-        if output.alias and output.origin is From.VIEW_OF_BASE:
+        if output.origin is From.VIEW_OF_BASE:
             assert output.base is not None
             needed.add(mutated + len(contract.outputs) + output.base)
     if contract.kind == "training":
@@ -95,11 +97,11 @@ def _read_by(replay: Sequence[ViewStep]) -> Iterator[str]:
 def kept_inputs(contract: Contract) -> frozenset[str]:
     """Names of inputs and arguments that are needed after the graph ran."""
     kept = {contract.inputs[m.input].name for m in contract.mutations}
-    kept |= {
-        contract.inputs[o.base].name
-        for o in contract.outputs
-        if o.base is not None and o.origin in (From.INPUT, From.VIEW_OF_INPUT)
-    }
+    for output in contract.outputs:
+        if output.origin in (From.ARGUMENT, From.VIEW_OF_INPUT, From.IN_INPUT):
+            assert output.base is not None
+            of = contract.arguments if output.origin is From.ARGUMENT else contract.inputs
+            kept.add(of[output.base].name)
     kept |= {contract.arguments[a].name for a in contract.restrided}
     kept |= {contract.arguments[a].name for a in contract.version_stays}
     kept |= {contract.arguments[m].name for b in contract.bases for m in b.mutated}

@@ -8,7 +8,7 @@ import torch
 
 from straightline.capture.contract import Contract, Derivation, Role, Subclass
 from straightline.runtime import support
-from straightline.runtime.steps import subclasses
+from straightline.runtime.steps import modes, subclasses
 from straightline.runtime.writer import Writer, tuple_of
 from straightline.torch_private import edges
 
@@ -17,7 +17,7 @@ def emit(writer: Writer, contract: Contract) -> None:
     """Write what `contract.handles` asks for to the node `ctx`; the inputs go by their names."""
     handles = contract.handles
     if handles.edges:
-        _emit_edges(writer, _names(contract, handles.edges))
+        _emit_edges(writer, _names(contract, handles.edges), contract.modes.grad_enabled)
     if handles.versions:
         versions = [f"{n}._version" for n in _names(contract, handles.versions)]
         writer.line(f"ctx.versions = {tuple_of(versions)}")
@@ -29,14 +29,18 @@ def emit(writer: Writer, contract: Contract) -> None:
         _emit_values(writer, contract)
 
 
-def _emit_edges(writer: Writer, names: Sequence[str]) -> None:
-    """Keep where gradients of these inputs go; of those that are no leaves nothing else is kept."""
+def _emit_edges(writer: Writer, names: Sequence[str], grad_enabled: bool) -> None:
+    """Keep where gradients of these inputs go; of those that are no leaves nothing else is kept.
+
+    There are none in inference mode, in which a program is called if grad mode was not enabled.
+    """
     make = writer.bind(edges.saved_tensor, "saved_tensor")
     no_data = writer.bind(edges.no_data, "no_data")
     top = writer.bind(edges.top_saved_hooks, "top_saved_hooks")
     slow = writer.bind(edges.edge, "edge")
     kept = [writer.name(f"edge_of_{name}") for name in names]
-    with writer.block(f"if {top}(True) is None:"):
+    recorded = "" if grad_enabled else f" and not {modes.in_inference_mode(writer)}"
+    with writer.block(f"if {top}(True) is None{recorded}:"):
         for name, edge in zip(names, kept, strict=True):
             writer.line(f"{edge} = {name} if {name}.is_leaf else {make}({name}, False)")
             with writer.block(f"if {edge} is not {name}:"):

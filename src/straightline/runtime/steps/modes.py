@@ -33,18 +33,34 @@ def emit_under_autocast(writer: Writer, function: object) -> None:
 
 
 @contextlib.contextmanager
-def grad_mode(writer: Writer, now: bool, *, wanted: bool, needed: bool = True) -> Iterator[None]:
-    """Grad mode is `wanted` inside and `now` again after, exceptions included."""
+def grad_mode(
+    writer: Writer,
+    now: bool,
+    *,
+    wanted: bool,
+    needed: bool = True,
+    recording: bool = False,
+) -> Iterator[None]:
+    """Grad mode is `wanted` inside and `now` again after, exceptions included.
+
+    `recording`: for an autograd function, which records nothing in inference mode.
+    """
     if now == wanted or not needed:
         yield
         return
     switch = writer.bind(switches.set_grad_enabled, "set_grad_enabled")
+    mode = f"not {in_inference_mode(writer)}" if recording else wanted
     with writer.duty(_DUTY):
-        writer.line(f"{switch}({wanted})")
+        writer.line(f"{switch}({mode})")
     with _tried(writer):
         yield
     with writer.duty(_DUTY), writer.block("finally:"):
         writer.line(f"{switch}({now})")
+
+
+def in_inference_mode(writer: Writer) -> str:
+    """The test for it: programs for grad mode switched off are called in inference mode too."""
+    return writer.bind(switches.is_inference_mode_enabled, "is_inference_mode_enabled") + "()"
 
 
 @contextlib.contextmanager

@@ -27,12 +27,24 @@ RECORD: Record = {
         "_set_view_replay_enabled": Shape("builtin"),
     },
     "torch._C._autograd": {
+        "CreationMeta": Shape(
+            "class",
+            attributes=(
+                "IN_CUSTOM_FUNCTION",
+                "name",
+            ),
+        ),
+        "CreationMeta.IN_CUSTOM_FUNCTION": Shape("value"),
         "SavedTensor": Shape(
             "class",
             attributes=(
                 "register_hooks",
                 "unpack",
             ),
+        ),
+        "_get_creation_meta": Shape(
+            "builtin",
+            parts=("arg0",),
         ),
         "_get_current_graph_task_keep_graph": Shape("builtin"),
         "_make_saved_tensor": Shape(
@@ -208,13 +220,39 @@ RECORD: Record = {
             ),
         ),
     },
+    "torch._functorch._aot_autograd.collect_metadata_analysis": {
+        "coerce_tangent_and_suggest_memory_format": Shape(
+            "function",
+            parts=("x",),
+        ),
+        "run_functionalized_fw_and_collect_metadata": Shape(
+            "function",
+            parts=(
+                "f",
+                "*",
+                "flat_args_descs",
+                "keep_input_mutations",
+                "static_input_indices=",
+                "pre_dispatch=",
+            ),
+        ),
+    },
     "torch._functorch._aot_autograd.descriptors": {
         "AOTInput": Shape(
             "dataclass",
             attributes=("expr",),
         ),
+        "AOTOutput": Shape(
+            "dataclass",
+            attributes=("expr",),
+        ),
         "DifferentiableAOTOutput": Shape(
             "dataclass",
+            attributes=("expr",),
+        ),
+        "IntermediateBaseAOTOutput": Shape(
+            "dataclass",
+            parts=("base_of",),
             attributes=("expr",),
         ),
         "PlainAOTInput": Shape(
@@ -241,6 +279,10 @@ RECORD: Record = {
                 "metadata",
                 "sequence",
             ),
+        ),
+        "from_fun": Shape(
+            "function",
+            parts=("t",),
         ),
     },
     "torch._functorch._aot_autograd.graph_capture_wrappers": {
@@ -559,6 +601,15 @@ RECORD: Record = {
             parts=("grad_input_metas=",),
         ),
     },
+    "torch._functorch._aot_autograd.subclass_utils": {
+        "requires_subclass_dispatch": Shape(
+            "function",
+            parts=(
+                "args",
+                "fw_metadata",
+            ),
+        ),
+    },
     "torch._functorch._aot_autograd.utils": {
         "get_default_generator": Shape(
             "function",
@@ -569,6 +620,10 @@ RECORD: Record = {
             parts=("hooks",),
         ),
         "top_saved_tensors_hooks": Shape("function"),
+        "without_output_descs": Shape(
+            "function",
+            parts=("f",),
+        ),
     },
     "torch._functorch.aot_autograd": {
         "create_aot_state": Shape(
@@ -606,6 +661,7 @@ RECORD: Record = {
         "check_custom_op_aliasing": Shape("value"),
         "cse": Shape("value"),
         "debug_assert": Shape("value"),
+        "disable_guess_zero_tangent_for_mutated_input_subclass": Shape("value"),
         "patch": Shape(
             "function",
             parts=(
@@ -774,6 +830,7 @@ RECORD: Record = {
                 "shape_env",
             ),
         ),
+        "log": Shape("value"),
         "unset_fake_temporarily": Shape("function"),
     },
     "torch.amp.autocast_mode": {
