@@ -949,7 +949,8 @@ def test_source_across_graph_breaks() -> None:
         return y.sin()
 
     f = straightline.compile(outer)
-    same(f(X), outer(X))
+    with straightline.backends.llvm.disabled():
+        same(f(X), outer(X))
     text = f.source
     for operation in ("aten_mul_Tensor", "aten_cos(", "aten_sin(", "aten_add_Tensor"):
         assert text.count(operation) == 1, operation

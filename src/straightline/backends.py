@@ -1,4 +1,4 @@
-"""What computes operations, and the switches of it, in the manner of `torch.backends.python_native`.
+"""What computes operations, and its switches, in the manner of `torch.backends.python_native`.
 
     straightline.backends.llvm.enabled = False
     with straightline.backends.operations_disabled("relu"):

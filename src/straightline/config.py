@@ -115,8 +115,8 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
 _MODES: dict[str, str | None] = {
     "default": None,
     "reduce-overhead": None,  # the aim of every program straightline makes: nothing to switch on
-    "max-autotune": "there are no kernels to tune",
-    "max-autotune-no-cudagraphs": "there are no kernels to tune",
+    "max-autotune": "kernels are chosen by a model of the machine, not by trial",
+    "max-autotune-no-cudagraphs": "kernels are chosen by a model of the machine, not by trial",
     "lite": "it names a set of Inductor's own settings",
 }
 

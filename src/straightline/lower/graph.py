@@ -140,9 +140,7 @@ def tensor_of(value: Value | None) -> Tensor | None:
 
 
 class _Lowering:
-    def __init__(
-        self, gm: fx.GraphModule, graph: fx.Graph, supports: Supports, off: Off
-    ) -> None:
+    def __init__(self, gm: fx.GraphModule, graph: fx.Graph, supports: Supports, off: Off) -> None:
         self.gm = gm
         self.graph = graph
         self.supports = supports

@@ -6,7 +6,7 @@ import functools
 
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource, ImportSource
-from torch._guards import TracingContext
+from torch._guards import Source, TracingContext
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, ShapeGuard, free_symbols
 
 from straightline.torch_private import python_native
@@ -18,7 +18,9 @@ def assume_switch(*, on: bool) -> None:
     """What is being compiled is called only while the switch of our kernels is so."""
     if TracingContext.try_get() is None:
         return
-    source = functools.reduce(AttrSource, _SWITCHED_OFF, ImportSource("torch"))
+    source: Source = ImportSource("torch")
+    for name in _SWITCHED_OFF:
+        source = AttrSource(source, name)
     test = GuardBuilder.SET_NOT_CONTAINS if on else GuardBuilder.SET_CONTAINS
     install_guard(source.make_guard(functools.partial(test, key=python_native.NAME)))
 
