@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from straightline import backends as backends
     from straightline.api import compile as compile
+    from straightline.api import explain as explain
+    from straightline.api import kernels_of as kernels_of
     from straightline.api import source as source
     from straightline.config import Config as Config
     from straightline.config import options as options
@@ -22,13 +24,25 @@ _HOMES = {
     "Config": "straightline.config",
     "compile": "straightline.api",
     "doctor": "straightline.report.doctor",
+    "explain": "straightline.api",
+    "kernels_of": "straightline.api",
     "options": "straightline.config",
     "source": "straightline.api",
 }
 
 _MODULES = ("backends",)
 
-__all__ = ["Config", "__version__", "backends", "compile", "doctor", "options", "source"]
+__all__ = [
+    "Config",
+    "__version__",
+    "backends",
+    "compile",
+    "doctor",
+    "explain",
+    "kernels_of",
+    "options",
+    "source",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -94,7 +94,7 @@ def _compile(
 ) -> Callable[..., Any]:
     name = origins.identifier(dynamo.function_name()) + part
     compile_id = dynamo.compile_id()
-    observe = _observer(config, f"{name}_{origins.identifier(compile_id)}", example_inputs)
+    examples = None if config.dump is None else dump.examples(example_inputs)
     with stages.trace(gm, example_inputs, joint_passes=(cse.eliminate,)) as traced:
         written = keeping.written_inputs(traced)
         simplify.resize_inputs(traced.forward)
@@ -115,6 +115,8 @@ def _compile(
         dynamo.report_strides(traced.forward)
         lifted = dict(zip([a.name for a in contract.arguments], traced.lifted, strict=False))
         lower = _lowering(traced, config)
+        title = f"{name}_{origins.identifier(compile_id)}"
+        observe = _observer(config, title, examples, lower.source)
         if traced.backward is None:
             program = programs.build_inference(
                 contract, traced.forward, compile_id, observe, lifted, lower
@@ -125,7 +127,7 @@ def _compile(
     return owners.register(program.call)
 
 
-def _lowering(traced: Stages, config: Config) -> Lower:
+def _lowering(traced: Stages, config: Config) -> native.Lowering:
     """What puts kernels into the graphs of a program, under the switches of this moment."""
     on = backends.llvm.enabled
     graphs = (traced.forward, traced.backward)
@@ -209,14 +211,18 @@ def _later(
         return compile_now()
 
 
-def _observer(config: Config, title: str, example_inputs: Sequence[Any]) -> programs.Observer:
-    if config.dump is None:
+def _observer(
+    config: Config,
+    title: str,
+    examples: dump.Examples | None,
+    kernel: Callable[[object], str | None],
+) -> programs.Observer:
+    if config.dump is None or examples is None:
         return trace.observe
     folder, program = config.dump, dump.stem(config.dump, title)
-    examples = dump.examples(example_inputs)
 
     def observe(generated: programs.Generated) -> None:
         trace.observe(generated)
-        dump.write(generated, folder, program, examples)
+        dump.write(generated, folder, program, examples, kernel)
 
     return observe

@@ -15,7 +15,7 @@ from straightline.lower.graph import Lowered
 
 @dataclass(frozen=True)
 class Raised:
-    """An error: its type, by name, what it says, and the line of the model, `net.py:3: y = x[i]`."""
+    """An error: its type, by name, what it says, and the line of the model, `net.py:3: x[i]`."""
 
     error: str
     message: str
@@ -23,7 +23,7 @@ class Raised:
 
 
 def of_kernel(kernel: Kernel, lowered: Lowered, nodes: Mapping[str, fx.Node]) -> dict[int, Raised]:
-    """What each status that a kernel may stop with means; `nodes` are those of the graph, by name."""
+    """What each status that a kernel may stop with means; `nodes` are the graph's, by name."""
     return {code: _raised(lowered, code, nodes) for code in sorted(set(_codes(kernel)))}
 
 

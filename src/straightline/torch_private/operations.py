@@ -142,8 +142,6 @@ def path(target: object) -> str | None:
     """`torch.ops.aten.mul.Tensor`, for what can be reached in this way."""
     if isinstance(target, OpOverload):
         return f"torch.ops.{target}"
-    if target is empty_strided:
-        return "straightline.torch_private.allocation.empty_strided"
     if isinstance(target, HigherOrderOperator):
         known = target.name()
         found: object = getattr(torch.ops.higher_order, known, None)
