@@ -44,12 +44,16 @@ class Result:
 def with_kernels(
     gm: fx.GraphModule,
     needed: Collection[int],
+    inputs: Sequence[str],
     build: Builder,
     supports: Supports,
     options: Options,
 ) -> Result:
-    """The graph of `gm` with kernels for all that can be lowered. Outputs not `needed` are None."""
-    pruned = _pruned(gm.graph, needed)
+    """The graph of `gm` with kernels for all that can be lowered. Outputs not `needed` are None.
+
+    `inputs` is what its inputs are called.
+    """
+    pruned = _pruned(gm.graph, needed, inputs)
     lowered = lower(gm, supports, pruned, options.off)
     program = steps.program(pruned, lowered)
     found = plan(program, fusion=options.fusion, fuel=options.fuel)
@@ -78,12 +82,15 @@ def kept_as(node: fx.Node, reason: str) -> Kept:
     return Kept(str(node.target), where, reason)
 
 
-def _pruned(old: fx.Graph, needed: Collection[int]) -> fx.Graph:
+def _pruned(old: fx.Graph, needed: Collection[int], inputs: Sequence[str]) -> fx.Graph:
     """A copy of the graph that computes what is needed."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
+    for node, name in zip(old.find_nodes(op="placeholder"), inputs, strict=True):
+        copies[node] = graph.placeholder(origins.identifier(name))
+        copies[node].meta = node.meta.copy()
     results = graph.graph_copy(old, copies)
     assert isinstance(results, tuple | list)
-    graph.output(tuple(r if i in needed else None for i, r in enumerate(results)))
+    graph.output(tuple(results[i] if i in needed else None for i in range(len(results))))
     graph.eliminate_dead_code()
     return graph

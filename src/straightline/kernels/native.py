@@ -51,13 +51,15 @@ class Lowering:
             check=config.check,
         )
 
-    def __call__(self, gm: fx.GraphModule, needed: Collection[int]) -> fx.Graph:
+    def __call__(
+        self, gm: fx.GraphModule, needed: Collection[int], inputs: Sequence[str]
+    ) -> fx.Graph:
         if not self.switches.kernels:
             self.kept += all_kept(gm.graph, "switched off")
             return gm.graph
         built: list[CompiledKernel] = []
         build = functools.partial(_build, built)
-        result = with_kernels(gm, needed, build, supported, self._options)
+        result = with_kernels(gm, needed, inputs, build, supported, self._options)
         called = {id(node.target) for node in result.graph.nodes}
         self.kernels += [record for record in built if id(record.call) in called]
         self.kept += result.kept

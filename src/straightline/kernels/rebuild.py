@@ -16,7 +16,7 @@ from straightline.lower.graph import Computed, Host, Item, Lowered, View
 from straightline.lower.tensor import Tensor
 from straightline.lower.types import TO_TORCH
 from straightline.schedule.program import Launch, Plan
-from straightline.torch_private.allocation import empty_strided
+from straightline.torch_private import allocation
 from straightline.torch_private.marks import WRITES
 
 Called = Callable[[Launch], tuple[Callable[..., Any], Sequence[Index]]]
@@ -111,7 +111,7 @@ class _Rebuilder:
         size = tuple(map(self._numbers.number, made.shape))
         stride = tuple(map(self._numbers.number, made.strides))
         arguments = (size, stride, TO_TORCH[made.dtype])
-        node = self._new.create_node("call_function", empty_strided, arguments, name=buffer.name)
+        node = self._new.create_node("call_function", allocation.empty_strided, arguments, name=buffer.name)
         node.meta = _origin(owner or default)
         return node
 

@@ -18,9 +18,9 @@ from straightline.runtime.writer import Writer
 from straightline.torch_private import autocast, operations
 from straightline.torch_private.marks import WRITES
 
-Lower: TypeAlias = Callable[[fx.GraphModule, Collection[int]], fx.Graph]
+Lower: TypeAlias = Callable[[fx.GraphModule, Collection[int], Sequence[str]], fx.Graph]
 """Gives the graph to write in place of a module's, of whose outputs only those at these places
-matter: one with the same inputs that runs kernels."""
+matter, and whose inputs are called so: one with the same inputs that runs kernels."""
 
 _INFIX: Mapping[object, str] = {
     operator.add: "+",
@@ -59,7 +59,7 @@ def emit(
     caller's autocast. It reaches the operations of which this holds, those of backward, whose
     results autograd would cast back, and not what is computed again from forward.
     """
-    graph = gm.graph if lower is None else lower(gm, needed)
+    graph = gm.graph if lower is None else lower(gm, needed, inputs)
     nodes = list(graph.nodes)
     results = list(nodes[-1].args[0])
     live, last_use = _liveness(nodes, [r for i, r in enumerate(results) if i in needed])
