@@ -22,6 +22,7 @@ from straightline.ir.nodes import (
     Loop,
     Position,
     Running,
+    Statement,
     fold_types,
     op,
 )
@@ -44,8 +45,9 @@ def folded(kind, combine, dtype, mask=False):
     source = buffer("in", dtype, ROWS, COLUMNS)
     values = [at(source, ROW, COL)]
     if combine.startswith("arg"):
-        position = {"rows": COL, "columns": ROW, "whole": ix.add(ix.mul(ROW, COLUMNS), COL)}[kind]
-        values.append(Position(index(position)))
+        whole = ix.add(ix.mul(ROW, COLUMNS), COL)
+        position = {"rows": index(COL), "columns": index(ROW), "whole": whole}[kind]
+        values.append(Position(position))
     only = op("ne", op("and", Position(ix.add(ROW, COL)), Const(i64, 3)), Const(i64, 0))
     take = Accumulate(fold, tuple(values), only if mask else None)
     along = {"rows": [ROW], "columns": [COL], "whole": []}[kind]
@@ -54,6 +56,7 @@ def folded(kind, combine, dtype, mask=False):
         for k, part in enumerate(fold.dtypes)
     ]
     stores = [put(out, along, Folded(fold, k)) for k, out in enumerate(outs)]
+    body: list[Statement]
     match kind:
         case "rows":
             row = (Declare(fold), Loop(COL, How.VECTOR, (take,)), *stores)

@@ -6,17 +6,13 @@ from collections.abc import Hashable
 
 from straightline.codegen.llvm.context import Context, Vector
 from straightline.codegen.llvm.indices import number, slope, term_depth
+from straightline.codegen.llvm.plan import offset
 from straightline.codegen.llvm.scopes import Value, constant
 from straightline.codegen.llvm.text import At, memory, register, sequence, suffix
 from straightline.ir import index as ix
 from straightline.ir.dtypes import DType, b1, i64
 from straightline.ir.index import Index
 from straightline.ir.nodes import Buffer, Load
-
-
-def offset(buffer: Buffer, coords: tuple[Index, ...]) -> Index:
-    """How many elements behind the first."""
-    return ix.add(*(ix.mul(c, s) for c, s in zip(coords, buffer.strides, strict=True)))
 
 
 def load(ctx: Context, expr: Load, mask: Value | None) -> Value:
