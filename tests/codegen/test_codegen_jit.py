@@ -15,7 +15,7 @@ from running import IDS, TARGETS, at, buffer, kernel, mapped, put
 
 from straightline.codegen.llvm.call import function
 from straightline.codegen.llvm.emit import emit
-from straightline.codegen.llvm.host import host, runs_here
+from straightline.codegen.llvm.host import chosen, host, runs_here
 from straightline.codegen.llvm.jit import assembly, compile_kernels, object_code
 from straightline.codegen.target import AVX2, AVX512, NEON, SSE4, best, named
 from straightline.codegen.target import TARGETS as LEVELS
@@ -33,6 +33,7 @@ from straightline.ir.nodes import (
     Load,
     Loop,
     Position,
+    Statement,
     cast,
     op,
 )
@@ -91,7 +92,7 @@ def test_every_target_is_assembled_wherever_we_are(name):
     target = named(name)
     fold = Fold("f", "argmax", (f32, i64))
     source = buffer("in", bf16, N)
-    rows = [
+    rows: list[Statement] = [
         Declare(fold),
         Loop(
             AXIS,
@@ -127,6 +128,11 @@ def test_the_machine_gets_the_widest_level_that_it_reports():
     assert best("aarch64", frozenset()) is NEON
     assert best("x86_64", frozenset()) is None
     assert runs_here(host())
+    assert chosen() is host()
+    assert chosen(host().name).name == host().name
+    foreign = "neon" if host().is_x86 else "avx2"
+    with pytest.raises(ValueError, match=f"does not run code for {foreign}"):
+        chosen(foreign)
     with pytest.raises(ValueError, match=r"no target 'sse9'; there are sse4\.2, avx2"):
         named("sse9")
 
@@ -167,7 +173,7 @@ def test_nothing_outside_of_a_buffer_is_touched(dtype, target):
     value = at(source, AXIS)
     wide = cast(value, f32) if dtype is bf16 else value
     most = buffer("most", fold.dtypes[0])
-    body = [
+    body: list[Statement] = [
         Declare(fold),
         Loop(
             AXIS,
