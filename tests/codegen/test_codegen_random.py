@@ -1,7 +1,5 @@
 """Random kernels: machine code leaves the same bits as the interpreter."""
 
-import contextlib
-
 import pytest
 from generate import random_kernel, same
 from running import IDS, TARGETS, run
@@ -34,5 +32,8 @@ def test_interpreter_and_machine_code_agree(first, target):
 def test_functions_have_the_bits_of_their_expansions(first, target):
     for seed in range(first, first + 20):
         kernel, arrays, sizes = random_kernel(seed, functions=True)
-        with contextlib.suppress(ValueError):
-            agree(expand_kernel(kernel), arrays, sizes, target)
+        try:
+            expanded = expand_kernel(kernel)
+        except ValueError:
+            continue  # there is no expansion in this type
+        agree(expanded, arrays, sizes, target)
