@@ -34,7 +34,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "schedule": ("ir",),
     "codegen": ("ir",),
     "launch": ("codegen", "ir"),
-    "kernels": ("capture", "codegen", "config", "ir", "launch", "lower", "schedule", "torch_private"),
+    "kernels": (
+        "capture",
+        "codegen",
+        "config",
+        "ir",
+        "launch",
+        "lower",
+        "schedule",
+        "torch_private",
+    ),
     # Stages return records; only the pipeline hands them to report, which knows their type.
     "report": ("__version__", "config", "errors", "torch_private.gate"),
     "report.trace": ("report.log", "runtime.programs", "torch_private.artifacts"),
