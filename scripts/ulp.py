@@ -224,7 +224,7 @@ def mpmath_exact(name: str, *args: np.ndarray) -> np.ndarray:
 def doubles(name: str, count: int, seed: int = 0) -> tuple[np.ndarray, ...]:
     """Random bits, moderate numbers, and those where exponentials are finite."""
     rng = np.random.default_rng(seed)
-    parts = []
+    parts: list[np.ndarray] = []
     for side in range(ARITY[name]):
         part = count // 4
         bits = rng.integers(0, 1 << 64, part, np.uint64).view(np.float64)

@@ -42,6 +42,10 @@ def _chunks(shift: int) -> list[float]:
     return chunks
 
 
+# For numbers up to 2**80, and for those above it divided by 2**56.
+NEAR, FAR = _chunks(0), _chunks(56)
+
+
 def reduced_single(a: Value) -> tuple[Value, Value, Value]:
     """(r, n, rest) for any finite `a` of 0 or more in `f32`: n quarter turns, r and a rest.
 
@@ -50,8 +54,7 @@ def reduced_single(a: Value) -> tuple[Value, Value, Value]:
     """
     huge = a > 2.0**80
     y = a.to(f64) * choose(huge, 2.0**-56, 1.0, f64)
-    factors = zip(_chunks(56), _chunks(0), strict=True)
-    *parts, last = [y * choose(huge, *pair, f64) for pair in factors]
+    *parts, last = [y * choose(huge, *pair, f64) for pair in zip(FAR, NEAR, strict=True)]
     first, second, third = (part - round_even(part) for part in parts)
     quarters = round_even((first + second + third) * 4.0)
     turns = fma(quarters, -0.25, first) + second + third + last
