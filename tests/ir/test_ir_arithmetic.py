@@ -29,17 +29,17 @@ def samples(dtype: DType, count: int, seed: int) -> np.ndarray:
         special = [0, 1, 2, 7, 8, 31, 32, 63, 64, dtype.lowest, dtype.highest]
         special += [-1, -2] if dtype.is_signed else []
         special = [value for value in special if dtype.lowest <= value <= dtype.highest]
-        few = np.array(special, memory)[rng.integers(0, len(special), count)]
+        chosen = np.array(special, memory)[rng.integers(0, len(special), count)]
         small = rng.integers(-9 if dtype.is_signed else 0, 10, count).astype(memory)
         return np.where(
-            rng.random(count) < 0.4, few, np.where(rng.random(count) < 0.5, small, bits)
+            rng.random(count) < 0.4, chosen, np.where(rng.random(count) < 0.5, small, bits)
         )
-    special = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, math.inf, -math.inf, math.nan]
-    special += [1e-45, 2**31, -(2.0**31), 2.0**63, -(2.0**63), 2.0**64, 255.5, 65504.0, 65520.0]
-    few = np.array(special, "float32").astype("float64")
+    few = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, math.inf, -math.inf, math.nan]
+    few += [1e-45, 2**31, -(2.0**31), 2.0**63, -(2.0**63), 2.0**64, 255.5, 65504.0, 65520.0]
+    special_floats = np.array(few, "float32").astype("float64")
     near = rng.normal(size=count) * 2.0 ** rng.integers(-30, 30, count)
     kind = rng.random(count)
-    made = np.where(kind < 0.3, few[rng.integers(0, len(few), count)], near)
+    made = np.where(kind < 0.3, special_floats[rng.integers(0, len(few), count)], near)
     if dtype is bf16:
         return np.where(kind < 0.6, arithmetic.cast(made, f64, bf16), bits)
     with np.errstate(all="ignore"):

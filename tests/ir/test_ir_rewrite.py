@@ -5,7 +5,7 @@ from __future__ import annotations
 from straightline.ir.dtypes import f32, i64
 from straightline.ir.index import Axis, Given, Size, add, index, mul
 from straightline.ir.nodes import Buffer, Const, Load, Op, Position, op, walk
-from straightline.ir.rewrite import guarded, replace
+from straightline.ir.rewrite import Memo, guarded, replace
 
 n = Size("n", 2)
 i, j = Axis("i", index(n)), Axis("j", index(4))
@@ -66,7 +66,7 @@ def test_shared_parts_are_rewritten_once_at_any_depth():
 
 def test_a_memo_carries_over():
     calls = []
-    memo = {}
+    memo: Memo = {}
     for root in (chain(5), chain(6)):
         replace(root, {j: index(0)}, lambda load: calls.append(load), memo)
     assert len(calls) == 1

@@ -63,7 +63,7 @@ def interpret(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, i
             raise ValueError(f"size {size.name} is {number}, outside of its range")
         numbers[size] = number
     memories = {buffer: _memory(buffer, arrays[buffer.name]) for buffer in kernel.buffers}
-    run = _Run(numbers, memories, frozenset(kernel.scratch))
+    run = _Run(numbers, memories, frozenset(kernel.scratch), _loaded(kernel.body))
     with np.errstate(all="ignore"):
         try:
             run.statements(kernel.body, _Frame(1, {}))
@@ -149,15 +149,18 @@ class _Run:
         sizes: Mapping[Size, int],
         memories: Mapping[Buffer, Array],
         scratch: frozenset[Buffer],
+        loaded: frozenset[Buffer],
     ) -> None:
         self.sizes = sizes
         self.memories = memories
         self.scratch = scratch
+        self.loaded = loaded
         self.private: dict[Buffer, _Scratch] = {}
         self.folds: dict[Fold, _State] = {}
         self.running: dict[Fold, list[Array]] = {}
 
     def statements(self, body: Sequence[Statement], frame: _Frame) -> None:
+        values = _Values(self, frame)
         for statement in body:
             match statement:
                 case Loop():
@@ -166,12 +169,20 @@ class _Run:
                     start = identities(fold)
                     self.folds[fold] = _State(frame, [np.repeat(s, frame.count) for s in start])
                 case Accumulate():
-                    self.accumulate(statement, frame)
+                    self.accumulate(statement, values)
                 case Store():
-                    self.store(statement, frame)
+                    self.store(statement, values)
                 case Check(condition, code):
-                    if not self.values(frame, condition)[0].all():
+                    if not values.of(condition).all():
                         raise _Stopped(code)
+            match statement:
+                case Check() | Declare():
+                    pass
+                case Store(buffer) if buffer not in self.loaded:
+                    pass
+                case _:
+                    # What has been computed may have changed.
+                    values = _Values(self, frame)
 
     def loop(self, loop: Loop, frame: _Frame) -> None:
         if frame.parent is None:
@@ -195,21 +206,18 @@ class _Run:
             loop.body, frame.enter(loop.axis, np.arange(len(owner)) - starts[owner], owner)
         )
 
-    def values(self, frame: _Frame, *exprs: Expr | None) -> list[Array]:
-        """The values of expressions in each lane; None is true."""
-        values = _Values(self, frame)
-        return [np.ones(frame.count, "bool") if expr is None else values.of(expr) for expr in exprs]
-
-    def accumulate(self, statement: Accumulate, frame: _Frame) -> None:
+    def accumulate(self, statement: Accumulate, values: _Values) -> None:
         fold, state = statement.fold, self.folds[statement.fold]
-        mask, *values = self.values(frame, statement.mask, *statement.values)
-        groups = Groups(frame.lanes_in(state.frame), mask, state.frame.count)
-        state.components, self.running[fold] = groups.fold(fold, values, state.components)
+        taken = [values.of(value) for value in statement.values]
+        groups = Groups(
+            values.frame.lanes_in(state.frame), values.mask(statement.mask), state.frame.count
+        )
+        state.components, self.running[fold] = groups.fold(fold, taken, state.components)
 
-    def store(self, statement: Store, frame: _Frame) -> None:
-        values = _Values(self, frame)
+    def store(self, statement: Store, values: _Values) -> None:
+        frame = values.frame
         value = values.of(statement.value)
-        mask = None if statement.mask is None else values.of(statement.mask)
+        mask = values.mask(statement.mask)
         active, address = values.address(statement.buffer, statement.coords, mask)
         if statement.buffer in self.scratch:
             scratch = self.scratch_of(statement.buffer, frame)
@@ -236,12 +244,16 @@ class _Run:
         return self.sizes[atom]
 
 
+def _loaded(body: Sequence[Statement]) -> frozenset[Buffer]:
+    """The buffers that are loaded from."""
+    roots = [expr for statement in statements(body) for expr in expressions(statement)]
+    return frozenset(expr.buffer for expr in walk(*roots) if isinstance(expr, Load))
+
+
 def _reads_back(loop: Loop) -> bool:
     """Whether it loads from a buffer that it stores to."""
-    inside = [*statements(loop.body)]
-    stored = {statement.buffer for statement in inside if isinstance(statement, Store)}
-    roots = [expr for statement in inside for expr in expressions(statement)]
-    return any(isinstance(expr, Load) and expr.buffer in stored for expr in walk(*roots))
+    loaded = _loaded(loop.body)
+    return any(isinstance(each, Store) and each.buffer in loaded for each in statements(loop.body))
 
 
 class _Values:
@@ -256,6 +268,9 @@ class _Values:
         for expr in walk(root, skip=self.known):
             self.known[expr] = self.compute(expr)
         return np.broadcast_to(self.known[root], self.frame.count)
+
+    def mask(self, expr: Expr | None) -> Array:
+        return np.ones(self.frame.count, "bool") if expr is None else self.of(expr)
 
     def compute(self, expr: Expr) -> Array:
         match expr:
@@ -286,7 +301,7 @@ class _Values:
         return functions.apply(name, operand, *args)
 
     def load(self, load: Load) -> Array:
-        mask = None if load.mask is None else self.of(load.mask)
+        mask = self.mask(load.mask)
         result = zeros(load.dtype, self.frame.count)
         active, address = self.address(load.buffer, load.coords, mask)
         if load.buffer in self.run.scratch:
@@ -300,10 +315,10 @@ class _Values:
         return result
 
     def address(
-        self, buffer: Buffer, coords: tuple[Index, ...], mask: Array | None
+        self, buffer: Buffer, coords: tuple[Index, ...], mask: Array
     ) -> tuple[Array, Array]:
         """The lanes that touch memory, and where."""
-        active = np.arange(self.frame.count) if mask is None else np.flatnonzero(mask)
+        active = np.flatnonzero(mask)
         address = np.zeros(len(active), "int64")
         run = self.run
         if len(active) == 0:

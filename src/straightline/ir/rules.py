@@ -137,6 +137,12 @@ def _by_power_of_two(expr: Op) -> Expr | None:
     return make("mul", a, Const(b.dtype, 1 / b.value))
 
 
+def _unsigned(expr: Op) -> Expr | None:
+    """What is never negative."""
+    number = expr.dtype.is_float or expr.dtype.is_signed
+    return None if number else expr.args[0]
+
+
 def _double(expr: Op) -> Expr | None:
     match expr.args[0]:
         case Op(name, _, (inner,)) if name == expr.name:
@@ -477,7 +483,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "mul": (_neutral(1, 1.0), _times_minus_one, _times_zero),
     "div": (_by_power_of_two,),
     "neg": (_double,),
-    "abs": (_inside("neg", "abs"),),
+    "abs": (_unsigned, _inside("neg", "abs")),
     "min": (_same(lambda expr: expr.args[0]), _end_of_range(lowest=False)),
     "max": (_same(lambda expr: expr.args[0]), _end_of_range(lowest=True)),
     "fma": (_fma,),
