@@ -164,6 +164,18 @@ def _atanh_part(z: mpf) -> mpf:
     return (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z
 
 
+def _atanh(high: float, count: int) -> Problem:
+    """(2 * atanh(s) / s - 2) / s**2 in s**2, for the relative error of atanh."""
+
+    def whole(z: mpf) -> mpf:
+        return 2 * mp.atanh(mp.sqrt(z))
+
+    def factor(z: mpf) -> mpf:
+        return z * mp.sqrt(z)
+
+    return relative(whole, _atanh_part, factor, 0, high, count, double=True)
+
+
 def _erf(end: float, count: int, **more) -> Problem:
     """(-log(1 - erf(a)) / a - 2 / sqrt(pi)) / a, for the relative error of erf."""
 
@@ -230,10 +242,8 @@ PROBLEMS: dict[str, Problem] = {
     "sinh_f64": odd(mp.sinh, 1, 7, double=True),
     "log1p_narrow_f32": relative(mp.log1p, _log1p_rest, SQUARE, -0.25, 0.5, 9),
     "log1p_root_f32": relative(mp.log1p, _log1p_rest, SQUARE, LOW_ROOT, HIGH_ROOT, 9),
-    "log1p_f64": relative(
-        lambda z: 2 * mp.atanh(mp.sqrt(z)), _atanh_part, lambda z: z * mp.sqrt(z), 0, 0.02944, 7,
-        double=True,
-    ),
+    "log1p_narrow_f64": _atanh(0.0401, 8),
+    "log1p_root_f64": _atanh(0.02944, 7),
     "pow_log2_f32": same(
         lambda f: mp.log1p(f) / mp.log(2) / f, LOW_ROOT, HIGH_ROOT, 13, wide=6
     ),

@@ -33,18 +33,6 @@ class Table:
     log1p: tuple[float, ...]
 
 
-# (2 * atanh(s) / s - 2) / s**2 for |s| <= 0.1716, relative error of atanh 2**-59.5
-_ATANH = (
-    0.6666666666666734,
-    0.3999999999941695,
-    0.2857142874192843,
-    0.22222198616730635,
-    0.1818356221439523,
-    0.15314101271652744,
-    0.14795471311294667,
-)
-_DOUBLE = Table(lowest=0x3FE6A09E667F3BCD, log1p=_ATANH)
-
 # Where e * log(2) and log(1 + f) cancel most, for arguments a little below `lowest`, the sum has
 # lost least with f from -1/4 to 1/2 when log(1 + f) is rounded once (log, log1p), and with f from
 # sqrt(1/2) - 1 to sqrt(2) - 1 when it is rounded twice (log2, log10).
@@ -64,7 +52,20 @@ NARROW = {
             -0.04515313729643822,
         ),
     ),
-    f64: _DOUBLE,
+    # (2 * atanh(s) / s - 2) / s**2: relative error of atanh 2**-62.7
+    f64: Table(
+        lowest=0x3FE8000000000000,
+        log1p=(
+            0.666666666666666,
+            0.4000000000005668,
+            0.28571428555825606,
+            0.22222224297029208,
+            0.18181665827506158,
+            0.15391113964086575,
+            0.13173558589681336,
+            0.1384335700412906,
+        ),
+    ),
 }
 ROOT = {
     # the same: 2**-27.8
@@ -82,7 +83,19 @@ ROOT = {
             -0.07622616738080978,
         ),
     ),
-    f64: _DOUBLE,
+    # the same: 2**-59.5
+    f64: Table(
+        lowest=0x3FE6A09E667F3BCD,
+        log1p=(
+            0.6666666666666734,
+            0.3999999999941695,
+            0.2857142874192843,
+            0.22222198616730635,
+            0.1818356221439523,
+            0.15314101271652744,
+            0.14795471311294667,
+        ),
+    ),
 }
 
 
