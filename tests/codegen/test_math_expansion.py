@@ -174,8 +174,8 @@ log10 f32 31 31
 log1p f32 30 30
 sin f32 59 59
 cos f32 58 58
-tan f32 66 66
-asin f32 19 19
+tan f32 69 69
+asin f32 20 20
 acos f32 23 23
 atan f32 18 18
 sinh f32 29 29
@@ -183,12 +183,40 @@ cosh f32 20 20
 tanh f32 29 29
 asinh f32 37 37
 acosh f32 36 36
-atanh f32 33 33
+atanh f32 35 35
 sigmoid f32 30 20
 erf f32 31 31
-pow f32 82 71
+erfc f32 39 39
+erfinv f32 62 62
+lgamma f32 121 121
+digamma f32 99 99
+pow f32 81 70
 atan2 f32 29 29
 hypot f32 12 12
+exp f64 28 18
+exp2 f64 28 18
+expm1 f64 28 28
+log f64 35 35
+log2 f64 35 35
+log10 f64 35 35
+log1p f64 36 36
+sin f64 124 124
+cos f64 123 123
+tan f64 134 134
+asin f64 27 27
+acos f64 30 30
+atan f64 30 30
+sinh f64 37 37
+cosh f64 25 25
+tanh f64 40 40
+asinh f64 43 43
+acosh f64 42 42
+atanh f64 41 41
+sigmoid f64 35 25
+erf f64 52 52
+pow f64 131 121
+atan2 f64 41 41
+hypot f64 20 20
 """
 
 
