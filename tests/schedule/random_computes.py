@@ -177,7 +177,8 @@ def random_program(seed: int) -> tuple[Program, list[Buffer]]:
         draft.steps.append(compute)
         draft.there += list(compute.buffers)
     made = [b.name for b in draft.there if b not in draft.inputs]
-    needed = frozenset(rng.sample(made, rng.randint(1, len(made)))) | {made[-1]}
+    some = rng.sample(made, rng.randint(1, len(made)))
+    needed = frozenset([*some, made[-1]])
     return Program(tuple(draft.steps), needed), draft.inputs
 
 
