@@ -27,7 +27,7 @@ max/reduction_with_dim maximum meshgrid/list_of_tensors min/binary min/reduction
 min/reduction_with_dim minimum movedim mul nan_to_num narrow narrow_copy ne neg new_full new_ones
 new_zeros nn.functional.embedding nn.functional.hardshrink
 nn.functional.hardsigmoid nn.functional.hardswish nn.functional.hardtanh nn.functional.leaky_relu
-nn.functional.mse_loss nn.functional.pad/constant nn.functional.pad/reflect
+nn.functional.pad/constant nn.functional.pad/reflect
 nn.functional.pad/replicate
 nn.functional.prelu nn.functional.relu nn.functional.relu6 nn.functional.softshrink
 nn.functional.threshold ones ones_like permute permute_copy positive rad2deg ravel real reciprocal
@@ -49,7 +49,8 @@ masked.norm masked.softmax masked.std masked.sum masked.var mean nansum native_l
 nn.functional.binary_cross_entropy_with_logits nn.functional.celu
 nn.functional.cross_entropy nn.functional.elu nn.functional.gelu nn.functional.glu
 nn.functional.group_norm nn.functional.huber_loss nn.functional.kl_div nn.functional.l1_loss
-nn.functional.layer_norm nn.functional.logsigmoid nn.functional.mish nn.functional.nll_loss
+nn.functional.layer_norm nn.functional.logsigmoid nn.functional.mish nn.functional.mse_loss
+nn.functional.nll_loss
 nn.functional.normalize nn.functional.pairwise_distance nn.functional.selu
 nn.functional.silu nn.functional.smooth_l1_loss nn.functional.soft_margin_loss
 nn.functional.softmin nn.functional.softplus nn.functional.softsign nn.functional.tanhshrink norm
@@ -89,6 +90,13 @@ def samples(name, dtype, count):
         yield function, [leaves[place] for place in places]
 
 
+# Where a size is unknown, some of the samples stay ATen's.
+OF_KNOWN_SIZES = {
+    "as_strided/partial_views", "bucketize", "diagonal", "diagonal_copy", "kron",
+    "nn.functional.embedding", "nn.functional.group_norm",
+}  # fmt: skip
+
+
 def agree(name, dtype, dynamic=False, count=1):
     ran = 0
     for function, tensors in samples(name, dtype, count):
@@ -97,7 +105,7 @@ def agree(name, dtype, dynamic=False, count=1):
             wanted = function(*tensors)
             graph = traced(function, *tensors, dynamic=dynamic)
         lowered = lower(graph)
-        assert reasons(lowered) == {}
+        assert reasons(lowered) == {} or (dynamic and name in OF_KNOWN_SIZES)
         made = run(graph, lowered, *tensors)
         for got, want in zip(made, wanted, strict=True):
             compare(name, got, want)
