@@ -19,7 +19,19 @@ import numpy as np
 
 from straightline.ir.arithmetic import MEMORY, is_nan
 from straightline.ir.dtypes import BY_NAME, DType, b1, bf16, f16, f32, f64, i8, i32, i64
-from straightline.ir.index import Axis, Given, Index, Size, add, evaluate, floordiv, index, mod, mul
+from straightline.ir.index import (
+    Axis,
+    Given,
+    Index,
+    Indexlike,
+    Size,
+    add,
+    evaluate,
+    floordiv,
+    index,
+    mod,
+    mul,
+)
 from straightline.ir.nodes import (
     Accumulate,
     Buffer,
@@ -42,7 +54,7 @@ from straightline.ir.nodes import (
     op,
 )
 from straightline.ir.ops import COMBINES, OPERATIONS, Operands, Result
-from straightline.ir.rewrite import conjunction
+from straightline.ir.rewrite import conjunction, map_expressions, replace
 
 STORED = tuple(BY_NAME.values())
 COMPUTED = tuple(dtype for dtype in STORED if dtype not in (bf16, f16))
@@ -96,7 +108,9 @@ class _Maker:
         self.axes = 0
 
     def kernel(self) -> tuple[Kernel, dict[str, np.ndarray], dict[str, int]]:
-        shapes = [self.map, self.flat_map, self.rows, self.columns, self.scan, self.total]
+        shapes = [
+            self.map, self.flat_map, self.tiles, self.rows, self.columns, self.scan, self.total
+        ]  # fmt: skip
         body = self.random.choice(shapes)()
         kernel = Kernel(
             self.name,
@@ -217,7 +231,7 @@ class _Maker:
         length = self.random.choice(LENGTHS)
         ids = self.buffer(self.random.choice([i32, i64]), (axis.extent,))
         memory = self.arrays[ids.name]
-        wrong = 0.002 if self.chance(0.3) else 0.0
+        wrong = 0.05 if self.chance(0.15) else 0.0
         memory[:] = self.numbers.integers(0, length, len(memory))
         memory[self.numbers.random(len(memory)) < wrong] = -1
         value = cast(Load(ids, (index(axis),)), i64)
@@ -351,6 +365,20 @@ class _Maker:
         body.append(self.store(at, (height, width), pool[-1]))
         body += self.stores((flat,), pool)
         return (self.nest((flat,), [self.random.choice([*How])], body),)
+
+    def tiles(self) -> tuple[Statement, ...]:
+        """A loop of whole tiles, inside of another one or not."""
+        count, width = self.length(0), self.random.choice([2, 4, 8, 16])
+        row, long = self.axis(self.length(0)), self.axis(mul(count, width))
+        outer, inner = self.axis(count), self.axis(index(width))
+        axes: dict[Axis, Indexlike] = {long: add(mul(outer, width), inner)}
+        over = (row, long) if self.chance(0.5) else (long,)
+        body: list[Statement] = []
+        pool = self.values(over, body, [])
+        body += self.stores(over, pool)
+        moved = map_expressions(tuple(body), lambda expr: replace(expr, axes), axes)
+        nest = (outer, row, inner) if len(over) > 1 else (outer, inner)
+        return (self.nest(nest, self.hows(len(nest)), [*moved]),)
 
     def fold(self, values: list[Expr], at: Axis) -> tuple[Fold, tuple[Expr, ...]]:
         """A fold and a value for it whose order does not show."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import slowly
 from generate import FAILED, random_kernel, same
 
 from straightline.ir.dtypes import BY_NAME
@@ -116,3 +117,17 @@ def test_everything_is_generated():
         expected |= {("sizes", both), ("scratch", both), (Load, both), (Store, both)}
         expected.add((Accumulate, both))
     assert expected - seen == {"logsumexp"}
+
+
+@batches
+def test_all_positions_at_once_are_one_after_the_other(seeds):
+    for seed in seeds:
+        kernel, arrays, sizes = random_kernel(seed)
+        if sum(array.size for array in arrays.values()) > 2000:
+            continue
+        others = {name: array.copy() for name, array in arrays.items()}
+        status = interpret(kernel, arrays, sizes)
+        assert slowly.run(kernel, others, sizes) == status, seed
+        for buffer in kernel.buffers if status == 0 else ():
+            both = arrays[buffer.name], others[buffer.name]
+            assert same(buffer.dtype, *both), (seed, buffer)

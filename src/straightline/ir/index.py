@@ -6,37 +6,19 @@ object. Its atoms carry their ranges: simplification needs no context. Division 
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-N = TypeVar("N")
+from straightline.ir.interning import intern
 
 # Where an atom stands in a product: axes come first and sizes last, whatever was made when.
 Order: TypeAlias = tuple[int, str]
 # The lowest and the highest number that something can be; None where that is not known.
 Bounds: TypeAlias = tuple[int | None, int | None]
-
-_lock = threading.Lock()
-_table: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
-
-
-def intern(cls: type[N], key: tuple[object, ...], fields: tuple[object, ...]) -> N:
-    """The one object of this class and key, made with these fields if there is none yet.
-
-    Interned objects are compared by identity.
-    """
-    found: N | None = _table.get((cls, key))
-    if found is None:
-        node = object.__new__(cls)
-        for name, value in zip(cls.__slots__, fields, strict=False):  # type: ignore[attr-defined]
-            object.__setattr__(node, name, value)
-        with _lock:
-            found = _table.setdefault((cls, key), node)
-    return found
 
 
 @dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -102,7 +84,11 @@ class Mod:
 
 @dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Given:
-    """A number computed from data: `value` is an expression of type `i64` (see `nodes.Expr`)."""
+    """A number computed from data: `value` is an expression of type `i64` (see `nodes.Expr`).
+
+    Its range is a promise for wherever memory is touched with it; a check or a mask that makes it
+    true is one of `value` itself, not of the index.
+    """
 
     value: Any
     low: int | None = None
@@ -177,16 +163,22 @@ def _atoms(index: Index) -> Iterator[Atom]:
 
 Indexlike: TypeAlias = "Index | Atom | int"
 
+# What is asked again and again for the same shapes; bounded, so that it keeps little alive.
+_remembered = functools.lru_cache(maxsize=4096)
+
 
 def index(value: Indexlike) -> Index:
     """A number or an atom as an index."""
     match value:
         case Index():
             return value
-        case int():
-            return Index((), value)
         case _:
-            return Index((((value,), 1),), 0)
+            return _index(value)
+
+
+@_remembered
+def _index(value: Atom | int) -> Index:
+    return Index((), value) if isinstance(value, int) else Index((((value,), 1),), 0)
 
 
 ZERO, ONE = index(0), index(1)
@@ -199,9 +191,14 @@ def _sum(counts: Mapping[Product, int], constant: int) -> Index:
 
 
 def add(*values: Indexlike) -> Index:
+    return _add(*map(index, values))
+
+
+@_remembered
+def _add(*values: Index) -> Index:
     counts: dict[Product, int] = {}
     constant = 0
-    for value in map(index, values):
+    for value in values:
         constant += value.constant
         for product, count in value.terms:
             counts[product] = counts.get(product, 0) + count
@@ -209,7 +206,11 @@ def add(*values: Indexlike) -> Index:
 
 
 def mul(left: Indexlike, right: Indexlike) -> Index:
-    left, right = index(left), index(right)
+    return _mul(index(left), index(right))
+
+
+@_remembered
+def _mul(left: Index, right: Index) -> Index:
     counts: dict[Product, int] = {}
     for one, count in (*left.terms, ((), left.constant)):
         for other, times in (*right.terms, ((), right.constant)):
@@ -231,27 +232,49 @@ def product(values: Iterable[Indexlike]) -> Index:
 
 
 def _whole(value: Index) -> Index:
-    """`value` with each `d*(x // d) + x % d` in it as `x`."""
+    """`value` with each `d*(x // d) + x % d` in it as `x`, and `a*(x // a % b) + x % a` as
+    `x % (a*b)`.
+    """
     for term, count in value.terms:
         for at, atom in enumerate(term):
             if not isinstance(atom, Mod):
                 continue
-            rest = Index(((term[:at] + term[at + 1 :], count),), 0) if len(term) > 1 else None
-            factor = rest if rest is not None else index(count)
-            partner = mul(mul(factor, atom.bottom), Div(atom.top, atom.bottom))
-            counts = dict(value.terms)
-            if not all(counts.get(p) == c for p, c in partner.terms) or partner.constant:
-                continue
-            for p, _ in partner.terms:
-                del counts[p]
-            del counts[term]
-            return add(_sum(counts, value.constant), mul(factor, atom.top))
+            factor = Index(((term[:at] + term[at + 1 :], count),), 0) if term[1:] else index(count)
+            below = floordiv(atom.top, atom.bottom)
+            partner = mul(mul(factor, atom.bottom), below)
+            if partner.terms and not partner.constant and _has(value, partner):
+                return add(value, mul(partner, -1), mul(factor, sub(atom.top, atom)))
+            joined = _joined(value, atom, factor)
+            if joined is not None:
+                return joined
     return value
+
+
+def _has(value: Index, part: Index) -> bool:
+    counts = dict(value.terms)
+    return all(counts.get(product) == count for product, count in part.terms)
+
+
+def _joined(value: Index, low: Mod, factor: Index) -> Index | None:
+    """`value` with `low` and the digit above it as one."""
+    below = floordiv(low.top, low.bottom)
+    for term, _ in value.terms:
+        for atom in term:
+            if isinstance(atom, Mod) and atom.top is below:
+                digit = mul(mul(factor, low.bottom), atom)
+                if _has(value, digit):
+                    both = mod(low.top, mul(low.bottom, atom.bottom))
+                    return add(value, mul(digit, -1), mul(factor, sub(both, low)))
+    return None
 
 
 def floordiv(top: Indexlike, bottom: Indexlike) -> Index:
     """`top // bottom`, for a positive `bottom`."""
-    top, bottom = index(top), index(bottom)
+    return _floordiv(index(top), index(bottom))
+
+
+@_remembered
+def _floordiv(top: Index, bottom: Index) -> Index:
     if bottom is ONE:
         return top
     multiple, rest = _split(top, bottom)
@@ -272,13 +295,20 @@ def _div(top: Index, bottom: Index) -> Index:
                 return mod(floordiv(inner, bottom), multiple)
         case _:
             pass
-    common, top, bottom = _reduced(top, bottom)
-    return floordiv(top, bottom) if common > 1 else index(Div(top, bottom))
+    coarse = _coarse(top, bottom)
+    if coarse is not None:
+        _, upper, _, below = coarse
+        return floordiv(upper, below)
+    return index(Div(top, bottom))
 
 
 def mod(top: Indexlike, bottom: Indexlike) -> Index:
     """`top % bottom`, for a positive `bottom`."""
-    top, bottom = index(top), index(bottom)
+    return _mod(index(top), index(bottom))
+
+
+@_remembered
+def _mod(top: Index, bottom: Index) -> Index:
     _, rest = _split(top, bottom)
     if within(rest, bottom):
         return rest
@@ -289,8 +319,43 @@ def mod(top: Indexlike, bottom: Indexlike) -> Index:
             return mod(inner, bottom)
         case _:
             pass
-    common, smaller, below = _reduced(rest, bottom)
-    return mul(mod(smaller, below), common) if common > 1 else index(Mod(rest, bottom))
+    coarse = _coarse(rest, bottom)
+    if coarse is not None:
+        step, upper, lower, below = coarse
+        return add(mul(mod(upper, below), step), lower)
+    return index(Mod(rest, bottom))
+
+
+def _coarse(top: Index, bottom: Index) -> tuple[Index, Index, Index, Index] | None:
+    """(step, upper, lower, below) with `top == upper * step + lower`, `bottom == below * step` and
+    `0 <= lower < step`, for a step over one: it goes up by whole steps. None if there is none.
+    """
+    for step in _steps(top, bottom):
+        below, none = _split(bottom, step)
+        if none is not ZERO:
+            continue
+        upper, lower = _split(top, step)
+        if upper.terms and within(lower, step):
+            return step, upper, lower, below
+    return None
+
+
+def _steps(top: Index, bottom: Index) -> Iterator[Index]:
+    """Divisors of `bottom` to try: those that some term of `top` is a multiple of."""
+    common = math.gcd(bottom.constant, *(count for _, count in bottom.terms))
+    factors: list[Atom] = []
+    if bottom.constant == 0 and len(bottom.terms) == 1:
+        factors = [a for a in bottom.terms[0][0] if at_least(a, 1)]
+    seen: set[Index] = {ONE, bottom}
+    for product_, count in top.terms:
+        shared: list[Atom] = []
+        for atom in factors:
+            if product_.count(atom) > shared.count(atom):
+                shared.append(atom)
+        step = mul(product(shared), math.gcd(common, count))
+        if step not in seen:
+            seen.add(step)
+            yield step
 
 
 def _only(value: Index) -> Atom | None:
@@ -300,20 +365,6 @@ def _only(value: Index) -> Atom | None:
         if count == 1 and len(product) == 1:
             return product[0]
     return None
-
-
-def _reduced(top: Index, bottom: Index) -> tuple[int, Index, Index]:
-    """The greatest number that divides both, and both divided by it."""
-    import math
-
-    common = math.gcd(top.constant, bottom.constant, *(c for _, c in (*top.terms, *bottom.terms)))
-    if common <= 1:
-        return 1, top, bottom
-    return common, _divided(top, common), _divided(bottom, common)
-
-
-def _divided(value: Index, by: int) -> Index:
-    return Index(tuple((p, c // by) for p, c in value.terms), value.constant // by)
 
 
 def _split(top: Index, bottom: Index) -> tuple[Index, Index]:
@@ -334,10 +385,23 @@ def _split(top: Index, bottom: Index) -> tuple[Index, Index]:
                 multiple[left] = count // by
         whole = multiple.pop((), 0)
         return _sum(multiple, whole), _sum(rest, top.constant)
-    quotient, remainder = ZERO, top
-    if remainder is bottom:
-        quotient, remainder = ONE, ZERO
-    return quotient, remainder
+    return _split_by_sum(top, bottom)
+
+
+def _split_by_sum(top: Index, bottom: Index) -> tuple[Index, Index]:
+    """For a `bottom` of several terms: as many multiples of it as make what is left shorter."""
+    factors, by = bottom.terms[0]
+    quotient = ZERO
+    for product_, count in top.terms:
+        left = _without(product_, factors)
+        if left is None or count % by:
+            continue
+        times = Index(((left, count // by),), 0) if left else index(count // by)
+        part = mul(times, bottom)
+        if _has(top, part):
+            quotient = add(quotient, times)
+            top = sub(top, part)
+    return quotient, top
 
 
 def _without(product: Product, factors: Product) -> Product | None:
@@ -393,57 +457,75 @@ def _atom_bounds(atom: Atom) -> Bounds:
             return 0, None if most is None else max(most - 1, 0)
         case Given(_, low, high):
             return low, high
-        case Mod(_, bottom):
+        case Mod(top, bottom):
             most = bounds(bottom)[1]
+            low, high = bounds(top)
+            if low is not None and low >= 0 and high is not None:
+                return 0, high if most is None else min(high, most - 1)
             return 0, None if most is None else most - 1
         case Div(top, bottom):
-            (lowest, highest), (least, _) = bounds(top), bounds(bottom)
+            (lowest, highest), (least, most) = bounds(top), bounds(bottom)
             by = max(least or 1, 1)
-            return (
-                None if lowest is None else min(lowest // by, 0) if lowest < 0 else 0,
-                None if highest is None else highest // by if highest >= 0 else -1,
-            )
+            if lowest is not None:
+                far = by if lowest < 0 else most
+                lowest = 0 if far is None else lowest // far
+            if highest is not None:
+                far = by if highest >= 0 else most
+                highest = -1 if far is None else highest // far
+            return lowest, highest
 
 
 def at_least(value: Indexlike, low: int) -> bool:
     """Whether it is known to be `low` or more."""
+    return _at_least(index(value), low)
+
+
+@_remembered
+def _at_least(value: Index, low: int) -> bool:
     least = bounds(value)[0]
+    if least is None or least < low:
+        least = bounds(_lowest(value))[0]
     return least is not None and least >= low
 
 
 def within(value: Indexlike, bound: Indexlike) -> bool:
     """Whether `0 <= value < bound` is known."""
-    value, bound = index(value), index(bound)
-    if not at_least(value, 0):
-        return False
-    return at_least(sub(sub(bound, _highest(value)), 1), 0)
+    return at_least(value, 0) and at_least(sub(bound, value), 1)
 
 
 def known_less(left: Indexlike, right: Indexlike) -> bool | None:
     """Whether `left < right`; None where that is not known or not always the same."""
-    difference = sub(right, left)
-    if at_least(difference, 1) or at_least(sub(right, _highest(index(left))), 1):
+    if at_least(sub(right, left), 1):
         return True
-    if at_least(mul(difference, -1), 0) or at_least(sub(left, _highest(index(right))), 0):
-        return False
-    return None
+    return False if at_least(sub(left, right), 0) else None
 
 
-def _highest(value: Index) -> Index:
-    """An upper bound, in sizes alone where the axes in it only make it larger."""
+def _lowest(value: Index) -> Index:
+    """A lower bound, in sizes alone where positions in it grow or shrink with nothing negative."""
     result = index(value.constant)
     for term, count in value.terms:
-        upper = index(count)
-        for atom in term:
-            match atom:
-                case Axis(_, extent) if count > 0:
-                    upper = mul(upper, sub(extent, 1))
-                case Mod(_, bottom) if count > 0:
-                    upper = mul(upper, sub(bottom, 1))
-                case _:
-                    upper = mul(upper, atom)
-        result = add(result, upper)
+        lower = index(count)
+        moving = [_last(atom) for atom in term]
+        if any(moving) and all(at_least(atom, 0) for atom in term):
+            if count > 0:
+                continue
+            for atom, last in zip(term, moving, strict=True):
+                lower = mul(lower, atom if last is None else last)
+        else:
+            lower = mul(lower, product(term))
+        result = add(result, lower)
     return result
+
+
+def _last(atom: Atom) -> Index | None:
+    """The highest value of one that starts at zero."""
+    match atom:
+        case Axis(_, extent):
+            return sub(extent, 1)
+        case Mod(_, bottom):
+            return sub(bottom, 1)
+        case _:
+            return None
 
 
 # -- using -----------------------------------------------------------------------------------------

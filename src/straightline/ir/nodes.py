@@ -18,7 +18,7 @@ Before a schedule there are only computes, each the elements of one tensor:
                | buffers, axes, along, combine, expr*           a scan along one of the axes
 
 Nodes are frozen and interned: equal ones are one object, so that a shared expression is computed
-once. Kernels, statements and computes are plain frozen data.
+once; buffers and folds are, too. Kernels, statements and computes are plain frozen data.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from straightline.ir.dtypes import DType, b1, i64
-from straightline.ir.index import Axis, Index, Size, intern
+from straightline.ir.index import Axis, Index, Size
+from straightline.ir.interning import intern
 from straightline.ir.ops import COMBINES, OPERATIONS, SELECT, Result
 
 
-@dataclass(frozen=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Buffer:
     """Memory of a tensor: the element at `coords` lies `sum(coord * stride)` elements behind the
     first.
@@ -45,11 +46,14 @@ class Buffer:
     shape: tuple[Index, ...]
     strides: tuple[Index, ...]
 
+    def __new__(
+        cls, name: str, dtype: DType, shape: tuple[Index, ...], strides: tuple[Index, ...]
+    ) -> Buffer:
+        fields = (name, dtype, shape, strides)
+        return intern(cls, fields, fields)
+
     def __repr__(self) -> str:
         return self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
 
 # -- expressions -----------------------------------------------------------------------------------
@@ -130,13 +134,17 @@ def _brief(expr: Expr, depth: int) -> str:
     return f"{expr.name}({args})"
 
 
-@dataclass(frozen=True)
+@dataclass(init=False, frozen=True, eq=False, slots=True, weakref_slot=True)
 class Fold:
     """One value made of many by `ops.COMBINES[combine]`; `dtypes` are those of its components."""
 
     name: str
     combine: str
     dtypes: tuple[DType, ...]
+
+    def __new__(cls, name: str, combine: str, dtypes: tuple[DType, ...]) -> Fold:
+        fields = (name, combine, dtypes)
+        return intern(cls, fields, fields)
 
     def __repr__(self) -> str:
         return self.name

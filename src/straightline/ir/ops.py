@@ -10,9 +10,12 @@ Each gives a value for every input. What hardware or C leave open is settled her
   cast to `i32`; to `i32` and `i64`, the lowest number, as x86 does and eager with it; to unsigned
   types of 32 and 64 bits, the low bits of the cast to `i64`. NaN does not fit.
 * A cast to bool is a comparison with zero. A cast from bool gives zero or one.
+* A cast to a float type goes to the nearest value, the even one at ties. To and from `bf16` and
+  `f16` it goes through `f32`: from `f64` and integers it rounds twice, as eager does.
 * `min` and `max` give NaN where either operand is NaN, and comparisons with NaN are false but for
-  `ne`. Zeros compare equal, whatever their sign.
-* `round` goes to the even neighbour at ties.
+  `ne`. Zeros compare equal, whatever their sign; of equal operands `min` and `max` give the second.
+* `round` goes to the even neighbour at ties. `fma` rounds once.
+* Which NaN an operation gives, and its sign, is not defined; that it is one is.
 """
 
 from __future__ import annotations
@@ -159,7 +162,8 @@ COMBINES: Mapping[str, Combine] = {
         # (value, position as i64): of equal values the one with the lowest position; NaN wins.
         Combine("argmin", 2, _A),
         Combine("argmax", 2, _A),
-        # log(sum(exp(x))): (largest, sum of exp(x - largest)), its values are `largest` alone.
+        # log(sum(exp(x))): (largest, sum of exp(x - largest)); what it takes is x alone. Where x is
+        # the largest the difference is zero, of infinities too.
         Combine("logsumexp", 2, _F),
     )
 }

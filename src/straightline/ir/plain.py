@@ -55,8 +55,7 @@ def plain_kernel(compute: Compute, name: str = "kernel") -> Kernel:
             body += _loops(outer, (Declare(fold), *inner))
     roots = [*compute.values, *(require.condition for require in compute.requires)]
     outputs = compute.buffers
-    loaded = (expr.buffer for expr in walk(*roots) if isinstance(expr, Load))
-    buffers = tuple(dict.fromkeys((*loaded, *outputs)))
+    buffers = buffers_of(compute)
     return Kernel(
         name,
         buffers,
@@ -70,6 +69,13 @@ def _loops(axes: tuple[Axis, ...], body: tuple[Statement, ...]) -> tuple[Stateme
     for axis in reversed(axes):
         body = (Loop(axis, How.SERIAL, body),)
     return body
+
+
+def buffers_of(compute: Compute) -> tuple[Buffer, ...]:
+    """What it loads from, then its results."""
+    roots = [*compute.values, *(require.condition for require in compute.requires)]
+    loaded = (expr.buffer for expr in walk(*roots) if isinstance(expr, Load))
+    return tuple(dict.fromkeys((*loaded, *compute.buffers)))
 
 
 def sizes_of(

@@ -149,29 +149,36 @@ def conjunction(left: Expr | None, right: Expr | None) -> Expr | None:
 
 
 def map_expressions(
-    body: tuple[Statement, ...], change: Callable[[Expr], Expr]
+    body: tuple[Statement, ...],
+    change: Callable[[Expr], Expr],
+    axes: Mapping[Axis, Indexlike] | None = None,
 ) -> tuple[Statement, ...]:
-    """The statements with each expression changed, those of their index expressions too.
+    """The statements with each expression changed, those of their index expressions too, and these
+    indices in place of axes in the coordinates of stores.
 
     What a changed mask or condition makes needless is left out.
     """
-    return tuple(new for old in body for new in _changed(old, change))
+    return tuple(new for old in body for new in _changed(old, change, axes))
 
 
-def _changed(statement: Statement, change: Callable[[Expr], Expr]) -> Iterator[Statement]:
+def _changed(
+    statement: Statement,
+    change: Callable[[Expr], Expr],
+    axes: Mapping[Axis, Indexlike] | None,
+) -> Iterator[Statement]:
     def masked(mask: Expr | None) -> Expr | None:
         new = None if mask is None else change(mask)
         return None if new is TRUE else new
 
     match statement:
         case Loop(axis, how, body):
-            yield Loop(axis, how, map_expressions(body, change))
+            yield Loop(axis, how, map_expressions(body, change, axes))
         case Accumulate(fold, values, mask):
             yield Accumulate(fold, tuple(map(change, values)), masked(mask))
         case Store(buffer, coords, value, mask):
             guard = masked(mask)
             new = {number.value: change(number.value) for at in coords for number in at.computed}
-            moved = tuple(reindex(coord, new) for coord in coords)
+            moved = tuple(reindex(coord, new, axes) for coord in coords)
             yield Store(buffer, moved, change(value), guard)
         case Check(condition, code):
             new_condition = change(condition)

@@ -33,7 +33,7 @@ def rounded(dtype: DType, value: float) -> float:
         case "f64":
             return value
         case "bf16":
-            return _from_bits(dtype, _bf16_bits(rounded(f32, value)))
+            return from_bits(dtype, _bf16_bits(rounded(f32, value)))
         case "f16" if not math.isnan(value):
             value = rounded(f32, value)
         case _:
@@ -62,7 +62,7 @@ def _bf16_bits(value: float) -> int:
     return int(bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
-def _from_bits(dtype: DType, bits: int) -> Number:
+def from_bits(dtype: DType, bits: int) -> Number:
     """The number with these bits."""
     if dtype.name == "bf16":
         return float(struct.unpack("f", struct.pack("I", bits << 16))[0])
@@ -72,7 +72,7 @@ def _from_bits(dtype: DType, bits: int) -> Number:
     return wrap(dtype, bits)
 
 
-def _bits(dtype: DType, value: Number) -> int:
+def bits(dtype: DType, value: Number) -> int:
     if dtype.name == "bf16":
         return _bf16_bits(float(value))
     if dtype.is_float:
@@ -106,8 +106,8 @@ def _nextafter(dtype: DType, a: float, b: float) -> float:
     if a != a:
         return a
     if a == 0:
-        return math.copysign(_from_bits(dtype, 1), b)
-    return float(_from_bits(dtype, _bits(dtype, a) + (1 if (a < b) == (a > 0) else -1)))
+        return math.copysign(from_bits(dtype, 1), b)
+    return float(from_bits(dtype, bits(dtype, a) + (1 if (a < b) == (a > 0) else -1)))
 
 
 def fma(dtype: DType, a: float, b: float, c: float) -> float:
@@ -124,7 +124,7 @@ def fma(dtype: DType, a: float, b: float, c: float) -> float:
     if dtype is f64 or math.isinf(nearest):
         return nearest
     rest = exact - Fraction(nearest)
-    if rest and not _bits(f64, nearest) & 1:
+    if rest and not bits(f64, nearest) & 1:
         # To the odd neighbour, so that rounding again does as rounding once.
         nearest = math.nextafter(nearest, math.inf if rest > 0 else -math.inf)
     return rounded(dtype, nearest)
@@ -228,7 +228,7 @@ def _nearest(new: DType, value: Number) -> float:
         return rounded(new, float(value))
     # An integer of 64 bits has more of them than a double: rounded to odd it may be rounded again.
     nearest = float(value)
-    if int(nearest) != value and not _bits(f64, nearest) & 1:
+    if int(nearest) != value and not bits(f64, nearest) & 1:
         nearest = math.nextafter(nearest, math.inf if value > int(nearest) else -math.inf)
     return rounded(new, rounded(f32, nearest))
 
@@ -248,7 +248,7 @@ def apply(name: str, old: DType, new: DType, *args: Number) -> Number:
         case "cast":
             return cast(args[0], new)
         case "bitcast":
-            return _from_bits(new, _bits(old, args[0]))
+            return from_bits(new, bits(old, args[0]))
         case "fma":
             return fma(old, *map(float, args))
         case "nextafter":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -9,7 +10,7 @@ from typing import TypeAlias
 from straightline.ir import scalar
 from straightline.ir.disjoint import positions_apart
 from straightline.ir.dtypes import DType, Kind, b1, bf16, f16, i64
-from straightline.ir.index import Axis, Div, Given, Index, Mod, Size, at_least
+from straightline.ir.index import ONE, Axis, Div, Given, Index, Mod, Size, at_least
 from straightline.ir.nodes import (
     Accumulate,
     Buffer,
@@ -50,7 +51,8 @@ INVARIANTS: Mapping[int, str] = {
     6: "a computed number is an `i64`, and its range is not empty",
     7: "what an index is divided by is known to be positive",
     # Names
-    8: "names are identifiers; buffers, folds, and sizes with axes have each one of their own",
+    8: "names are identifiers and no keywords of Python; buffers, folds, and sizes with axes have "
+    "each one of their own",
     9: "a kernel uses its own buffers and sizes, whose shapes and strides are of sizes alone",
     # Loops
     10: "an axis is used inside of its loop only, and no loop is inside of another of its axis",
@@ -67,7 +69,7 @@ INVARIANTS: Mapping[int, str] = {
     18: "outputs are stored to, and apart from scratch nothing else is",
     19: "scratch is stored to before it is loaded, and there is none where the outermost loop is "
     "a VECTOR",
-    20: "no position of a PARALLEL or VECTOR loop loads what another one stores",
+    20: "no position of a PARALLEL or VECTOR loop loads or stores what another one stores",
     # Computes
     21: "a compute has a result for each component, in the shape of its axes",
     22: "a compute is a map, a reduction of `over`, or a scan along one of its axes",
@@ -260,12 +262,13 @@ class _Verifier:
                 self.atoms(value, frozenset(), buffer)
 
     def body(self, body: tuple[Statement, ...], scope: _Scope) -> None:
+        seen: set[Expr] = set()
         for number, statement in enumerate(body):
             path = (*scope.path, number)
             for value in statement_indices(statement):
                 _check_index(value)
                 self.atoms(value, scope.axes, statement)
-            self.expressions(statement, scope)
+            self.expressions(statement, scope, seen)
             match statement:
                 case Loop():
                     self.loop(statement, scope, path)
@@ -318,8 +321,10 @@ class _Verifier:
         _require(store.mask is None or store.mask.dtype is b1, 4, store)
         self.stored.add(buffer)
 
-    def expressions(self, statement: Statement, scope: _Scope) -> None:
-        for expr in walk(*expressions(statement)):
+    def expressions(self, statement: Statement, scope: _Scope, seen: set[Expr]) -> None:
+        """Those of a statement, but for the ones `seen` in the same body before."""
+        for expr in walk(*expressions(statement), skip=seen):
+            seen.add(expr)
             if expr not in self.sound:
                 check_expression(expr)
                 self.sound.add(expr)
@@ -368,7 +373,8 @@ class _Verifier:
 def _names(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
-        _require(name.isidentifier() and name not in seen, 8, name)
+        _require(name.isidentifier() and not keyword.iskeyword(name), 8, name)
+        _require(name not in seen, 8, name)
         seen.add(name)
 
 
@@ -380,14 +386,17 @@ def check_memory(loop: Loop, scratch: frozenset[Buffer]) -> None:
     for inner, around in _loops_below(loop):
         if inner.how is not How.SERIAL:
             own = scratch if not around else frozenset()
-            _check_positions(inner, own, around)
+            _check_positions(inner, own)
     if loop.how is How.VECTOR:
         used = {*_loads(loop), *_stores(loop)}
         for buffer, _ in used:
             _require(buffer not in scratch, 19, buffer)
 
 
-def _check_positions(loop: Loop, private: frozenset[Buffer], around: bool) -> None:
+def _check_positions(loop: Loop, private: frozenset[Buffer]) -> None:
+    for statement in statements(loop.body):
+        if isinstance(statement, Store) and statement.buffer not in private:
+            _require(_moves(statement, loop.axis), 20, (statement.buffer, loop.axis))
     stores, loads = {*_stores(loop)}, {*_loads(loop)}
     inner = frozenset(
         statement.axis for statement in statements(loop.body) if isinstance(statement, Loop)
@@ -396,6 +405,12 @@ def _check_positions(loop: Loop, private: frozenset[Buffer], around: bool) -> No
         accesses = [coords for at, coords in (*stores, *loads) if at is buffer]
         apart = buffer in private or positions_apart(loop.axis, inner, accesses)
         _require(apart, 20, (buffer, loop.axis))
+
+
+def _moves(store: Store, axis: Axis) -> bool:
+    """Whether another position may store to another element, or not at all."""
+    moving = any(axis in coord.axes or coord.computed for coord in store.coords)
+    return moving or store.mask is not None or axis.extent is ONE
 
 
 def _loops_below(loop: Loop) -> Iterator[tuple[Loop, bool]]:
