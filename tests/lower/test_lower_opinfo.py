@@ -58,12 +58,14 @@ norm/fro pow prod rsqrt sigmoid sin sinc sinh softmax softmax/with_dtype special
 special.xlog1py sqrt std std_mean sum sum_to_size tan tanh trapezoid var var_mean xlogy __rpow__
 """.split()  # noqa: SIM905
 
-DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.float64, torch.bool)
+DTYPES = (torch.float32, torch.bfloat16, torch.int64)
+MORE_DTYPES = (torch.float64, torch.bool, torch.float16, torch.int8, torch.uint8)
 KNOWN = {op.name + (f"/{op.variant_test_name}" if op.variant_test_name else ""): op for op in op_db}
 # Relative and absolute. Eager's own error in `bfloat16` is of some units: it rounds between steps.
 NEARNESS = {
     torch.float32: (4e-6, 1e-6),
     torch.float64: (1e-13, 1e-14),
+    torch.float16: (4e-3, 2e-3),
     torch.bfloat16: (2e-2, 1e-2),
 }
 
@@ -134,6 +136,13 @@ def _steps(tensor):
 @pytest.mark.parametrize("name", [*EXACT, *NEAR])
 def test_a_lowered_operation_gives_what_eager_gives(name):
     assert sum(agree(name, dtype) for dtype in DTYPES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*EXACT, *NEAR])
+def test_a_lowered_operation_gives_what_eager_gives_in_other_types(name):
+    for dtype in MORE_DTYPES:
+        agree(name, dtype, count=2)
 
 
 @pytest.mark.slow
