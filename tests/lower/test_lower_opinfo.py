@@ -92,7 +92,7 @@ def samples(name, dtype, count):
         yield function, [leaves[place] for place in places]
 
 
-# Some of the further samples stay ATen's: of sizes that are unknown or depend on data, or written to.
+# Some of their further samples stay ATen's: sizes are not known, or an operand is written to.
 IN_PART = {
     "as_strided/partial_views", "bucketize", "diagonal", "diagonal_copy", "kron", "narrow",
     "nn.functional.embedding", "nn.functional.group_norm",
@@ -107,7 +107,9 @@ def agree(name, dtype, dynamic=False, count=1):
             wanted = function(*tensors)
             graph = traced(function, *tensors, dynamic=dynamic)
         lowered = lower(graph)
-        assert reasons(lowered) == {} or (name in IN_PART and (dynamic or count > 1))
+        if reasons(lowered) and name in IN_PART and count > 1:
+            continue
+        assert reasons(lowered) == {}
         made = run(graph, lowered, *tensors)
         for got, want in zip(made, wanted, strict=True):
             compare(name, got, want)
