@@ -3,6 +3,7 @@
     python scripts/ulp.py --stride 1009                 each function on a sample of all of float32
     python scripts/ulp.py --functions exp,erf --json ulp.json     two of them on all 2**32 values
     python scripts/ulp.py --dtype f64                   against mpmath on random values
+    python scripts/ulp.py --against-double              all of float32 against the f64 expansions
 
 The exact value of a float32 function is torch's in float64. Eager's own error stands beside. Exit
 status 1 where a function is further off than 2 and than eager, or NaN, infinite or of another sign
@@ -24,8 +25,8 @@ import torch
 from elementwise import compiled
 
 from straightline.codegen.math import expand, supported
-from straightline.ir.dtypes import BY_NAME, DType, f32
-from straightline.ir.nodes import Buffer, Expr, Load, Op, op, walk
+from straightline.ir.dtypes import BY_NAME, DType, f32, f64, i32
+from straightline.ir.nodes import Buffer, Const, Expr, Load, Op, cast, op, walk
 from straightline.ir.ops import OPERATIONS
 
 FUNCTIONS = [name for name, operation in OPERATIONS.items() if operation.ulp]
@@ -182,6 +183,38 @@ def measure(
     )
 
 
+# -- against our own double precision --------------------------------------------------------------
+
+
+def off_expression(name: str) -> Expr:
+    """The distance of the function in `f32` from the one in `f64`, which is measured itself against
+    mpmath: zero where its result is the nearest number, infinite where only one of them is NaN.
+    """
+    (x,) = operands(name, f32)
+    result = expand(op(name, x))
+    truth = expand(op(name, cast(x, f64)))
+    nearest = cast(truth, f32)
+    exponent = op("and", op("bitcast", nearest, dtype=i32), Const(i32, 0x7F800000))
+    unit = op("mul", cast(op("bitcast", exponent, dtype=f32), f64), Const(f64, 2.0**-23))
+    off = op("abs", op("sub", cast(result, f64), truth))
+    off = op("div", off, op("max", unit, Const(f64, 2.0**-149)))
+    off = op("select", op("eq", off, off), off, Const(f64, float("inf")))
+    both_nan = op("and", op("ne", result, result), op("ne", nearest, nearest))
+    equal = op("or", op("eq", result, nearest), both_nan)
+    return op("select", equal, Const(f64, 0.0), off)
+
+
+def all_against_double(name: str) -> tuple[float, float]:
+    """The largest distance over all of float32, and where it is."""
+    run = compiled(off_expression(name), operands(name, f32))
+    out, worst, at = np.empty(BATCH, np.float64), -1.0, 0.0
+    for (x,) in _patterns(1):
+        largest = int(run(x, out=out).argmax())
+        if out[largest] > worst:
+            worst, at = float(out[largest]), float(x[largest])
+    return worst, at
+
+
 # -- double precision ------------------------------------------------------------------------------
 
 _MPMATH: dict[str, Callable[..., mpmath.mpf]] = {
@@ -238,6 +271,16 @@ def doubles(name: str, count: int, seed: int = 0) -> tuple[np.ndarray, ...]:
     return tuple(parts)
 
 
+def _print_all_against_double(names: list[str]) -> int:
+    worst = 0.0
+    for name in names:
+        if ARITY[name] == 1 and supported(name, f64):
+            off, at = all_against_double(name)
+            worst = max(worst, off)
+            print(f"{name:8} ulp {off:.3f} [{at.hex()}]", flush=True)
+    return 0 if worst <= BAR else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--functions", default="", help="names, with commas between; all of them")
@@ -245,10 +288,13 @@ def main() -> int:
     parser.add_argument("--stride", type=int, default=1, help="every so many bit patterns of f32")
     parser.add_argument("--count", type=int, default=20000, help="random numbers of f64")
     parser.add_argument("--scale", action="store_true", help="with ldexp as an instruction")
+    parser.add_argument("--against-double", action="store_true", help="see above; f32 alone")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     dtype = BY_NAME[options.dtype]
     names = [name for name in options.functions.split(",") if name] or FUNCTIONS
+    if options.against_double:
+        return _print_all_against_double(names)
     results = []
     for name in (name for name in names if supported(name, dtype)):
         batches = (

@@ -160,39 +160,50 @@ def log10(x: Value, has_scale: bool) -> Value:
     return _at_edges(x, fma(e, LOG10_2, r), 0.0)
 
 
-def finite_log1p(x: Value) -> Value:
-    """log(1 + x) for finite x > -1; of either zero, zero of either sign."""
+def finite_log1p(x: Value, low: Value | None = None) -> Value:
+    """log(1 + x + low) for finite x > -1, and a `low` of what x is rounded by; of either zero, zero
+    of either sign.
+    """
     layout, table = x.layout, NARROW[x.dtype]
     unit = 1 << layout.mantissa
     raised = ((x + 1.0).bits - table.lowest) & -unit
     # f = x / 2**e + (1 / 2**e - 1); 1 / 2**e may be subnormal, four times that is not.
     down = ((layout.one + 2 * unit) - raised).as_float
     f = (x.bits - raised).as_float + fma(down, 0.25, -1.0)
-    return fma(raised.to(x.dtype), LOG_2 / unit, log1p_reduced(f, table))
+    if low is None:
+        r = log1p_reduced(f, table)
+    else:
+        r = f + (rest_of_log1p(f, table) + low * (down * 0.25))
+    return fma(raised.to(x.dtype), LOG_2 / unit, r)
 
 
 def log1p(x: Value, has_scale: bool) -> Value:
     return _at_edges(x, copysign(finite_log1p(x), x), -1.0)
 
 
+def _log1p_of_sum(large: Value, small: Value, huge: Value, instead: Value) -> Value:
+    """log(1 + large + small); where that is `huge`, the log of twice what is there `instead`."""
+    total = large + small
+    low = select(huge, 0.0, (large - total) + small)
+    r = finite_log1p(select(huge, instead, total), low)
+    return r + choose(huge, LOG_2, 0.0, total.dtype)
+
+
 def asinh(x: Value, has_scale: bool) -> Value:
-    """log(a + sqrt(a**2 + 1)) for a = |x|; of large ones, log(2a)."""
+    """log(1 + a + (sqrt(a**2 + 1) - 1)) for a = |x|; of huge ones, log(2a)."""
     a = abs(x)
-    large = a > 2.0 ** (x.layout.mantissa + 5)
     square = a * a
-    inside = select(large, a, a + square / (sqrt(square + 1.0) + 1.0))
-    r = finite_log1p(inside) + choose(large, LOG_2, 0.0, x.dtype)
+    huge = a > 2.0 ** (x.layout.mantissa + 5)
+    r = _log1p_of_sum(a, square / (sqrt(square + 1.0) + 1.0), huge, a)
     return copysign(select(a < INFINITY, r, a), x)
 
 
 def acosh(x: Value, has_scale: bool) -> Value:
-    """log(1 + t + sqrt(2t + t**2)) for t = x - 1; of large ones, log(2x)."""
+    """log(1 + sqrt(2t + t**2) + t) for t = x - 1; of huge ones, log(2x)."""
     t = x - 1.0
-    large = x > 2.0 ** (x.layout.mantissa + 5)
-    inside = select(large, x, t + sqrt(fma(t, t, t + t)))
-    r = finite_log1p(inside) + choose(large, LOG_2, 0.0, x.dtype)
-    r = select(x < INFINITY, r, x)
-    return select(x < 1.0, NAN, r)
+    huge = x > 2.0 ** (x.layout.mantissa + 5)
+    r = _log1p_of_sum(sqrt(fma(t, t, t + t)), t, huge, x)
+    return select(x < 1.0, NAN, select(x < INFINITY, r, x))
 
 
 def atanh(x: Value, has_scale: bool) -> Value:
