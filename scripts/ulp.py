@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from elementwise import compiled
 
-from straightline.codegen.math import expand, supported
+from straightline.codegen.math.expand import expand, supported
 from straightline.ir.dtypes import BY_NAME, DType, f32, f64, i32
 from straightline.ir.nodes import Buffer, Const, Expr, Load, Op, cast, op, walk
 from straightline.ir.ops import OPERATIONS

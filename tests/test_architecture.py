@@ -38,14 +38,20 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "capture",
         "codegen",
         "config",
+        "errors",
         "ir",
         "launch",
         "lower",
         "schedule",
+        "switches",
         "torch_private",
     ),
+    # What is switched off, and the public way to do so.
+    "switches": ("torch_private.dynamo",),
+    "backends": ("codegen.llvm.host", "errors", "lower.rules", "switches", "torch_private"),
     # Stages return records; only the pipeline hands them to report, which knows their type.
     "report": ("__version__", "config", "errors", "torch_private.gate"),
+    "report.explain": ("kernels.record",),
     "report.trace": ("report.log", "runtime.programs", "torch_private.artifacts"),
     "report.dump": (
         "capture.origins",
@@ -55,14 +61,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "fallback": ("capture.origins", "config", "report", "torch_private"),
     "pipeline": (
-        *("capture", "config", "errors", "fallback", "kernels", "report", "runtime"),
+        *("backends", "capture", "config", "errors", "fallback", "kernels", "report", "runtime"),
+        *("switches", "torch_private"),
+    ),
+    "compiled": ("errors", "kernels.record", "report.explain", "torch_private"),
+    "api": (
+        *("compiled", "config", "errors", "fallback", "kernels.record", "pipeline"),
         "torch_private",
     ),
-    "compiled": ("errors", "torch_private"),
-    "api": ("compiled", "config", "errors", "fallback", "pipeline", "torch_private"),
     "demo": ("__version__", "api", "report", "runtime", "torch_private"),
     "cli": ("__version__", "config", "demo", "report"),
-    "__init__": ("api", "config", "report.doctor"),
+    "__init__": ("api", "backends", "config", "report.doctor"),
     "__main__": ("cli",),
 }
 PRIVATE_ROOM = "torch_private"

@@ -410,7 +410,7 @@ def test_dynamic(dynamic: bool | None, count: int) -> None:
 def test_unknown_option() -> None:
     with pytest.raises(OptionError, match="did you mean 'double_backward'"):
         straightline.compile(affine, double_backwards="save")
-    with pytest.raises(OptionError, match="the options are double_backward, dump, fallback"):
+    with pytest.raises(OptionError, match="the options are check, double_backward, dump"):
         straightline.compile(zzz=1)
     with pytest.raises(OptionError, match="'auto' or 'save'"):
         straightline.compile(double_backward="sometimes")
@@ -576,7 +576,7 @@ def test_gradients_and_an_optimizer(pair: tuple[Net, Net]) -> None:
         same(twin.state_dict()[name], value)
     assert titles(twin.source) == ["forward Net", "backward Net"]  # type: ignore[arg-type]
     assert len(twin.graphs) == 2  # type: ignore[arg-type]
-    assert twin.num_kernels == 0
+    assert twin.num_kernels == len(twin.kernels) > 0  # type: ignore[arg-type,operator]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -903,7 +903,7 @@ def test_source_grows() -> None:
     assert len(titles(f.source)) == 4
     assert len(f.graphs) == 4
     assert all(isinstance(g, torch.fx.GraphModule) for g in f.graphs)
-    assert f.num_kernels == 0
+    assert f.num_kernels == len(f.kernels)
     (grad,) = torch.autograd.grad(f(x).square().sum(), x, create_graph=True)
     grad.sum().backward()
     assert "second order forward affine" in titles(f.source)
@@ -949,7 +949,8 @@ def test_source_across_graph_breaks() -> None:
         return y.sin()
 
     f = straightline.compile(outer)
-    same(f(X), outer(X))
+    with straightline.backends.llvm.disabled():
+        same(f(X), outer(X))
     text = f.source
     for operation in ("aten_mul_Tensor", "aten_cos(", "aten_sin(", "aten_add_Tensor"):
         assert text.count(operation) == 1, operation

@@ -88,6 +88,8 @@ def test_an_option_like_no_other_gets_no_suggestion():
         ("fallback", None, "'warn' or 'error'"),
         ("double_backward", True, "'auto' or 'save'"),
         ("dump", 3, "a string or None"),
+        ("check", 1, "True or False"),
+        ("fusion_limit", True, "a number or None"),
     ],
 )
 @pytest.mark.parametrize(
@@ -178,6 +180,21 @@ def test_what_cannot_be_called_cannot_be_compiled(target):
     with pytest.raises(OptionError, match="takes a function or a module") as caught:
         straightline.compile(target)
     assert repr(target) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", True), ("on", True), ("TRUE", True), ("0", False), ("no", False), ("", False)],
+)
+def test_the_environment_says_on_or_off(monkeypatch, text, value):
+    monkeypatch.setenv("STRAIGHTLINE_CHECK", text)
+    assert resolve({}).check is value
+
+
+def test_what_is_neither_on_nor_off_is_an_error(monkeypatch):
+    monkeypatch.setenv("STRAIGHTLINE_CHECK", "2")
+    with pytest.raises(OptionError, match=r"as STRAIGHTLINE_CHECK.*\n.*use True or False"):
+        resolve({})
 
 
 def test_options_count_when_compiling(tmp_path):

@@ -1,5 +1,6 @@
 """`straightline doctor`, the fall-back counts that it shows, and the logger."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -56,7 +57,7 @@ def test_json_says_the_same(capsys):
         "torch": torch.__version__,
         "straightline": straightline.__version__,
         "runtime_layer": "straight-line",
-        "options": {"double_backward": "auto", "dump": None, "fallback": "warn"},
+        "options": dataclasses.asdict(straightline.Config()),
         "fallbacks": {},
         "findings": [],
     }

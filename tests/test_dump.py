@@ -320,10 +320,7 @@ def test_programs_of_one_name_do_not_overwrite_each_other(tmp_path):
         torch._dynamo.reset()
         dumped(make(factor), [torch.ones(2)], tmp_path, grad=False)
     texts = [file.read_text() for file in tmp_path.glob("*.py")]
-    assert sorted(f"{f} x" for t in texts for f in (2.0, 3.0) if f"(x, {f})" in t) == [
-        "2.0 x",
-        "3.0 x",
-    ]
+    assert sorted(f for t in texts for f in (2.0, 3.0) if f", {f}:f32)" in t) == [2.0, 3.0]
 
 
 def test_a_backward_that_was_not_generated_is_an_error_that_says_so(tmp_path):
@@ -347,6 +344,48 @@ def test_an_object_that_cannot_be_written_down_is_an_error_where_it_is_used():
     assert "not dumped" in repr(missing)
     with pytest.raises(standalone.NotDumped, match="'hook' was the function"):
         missing()
+
+
+def test_a_kernel_is_text_that_can_be_changed(tmp_path):
+    def scaled(x):
+        return (x.t() * 2 + 1,)
+
+    files = dumped(scaled, [torch.ones(3, 2)], tmp_path, grad=False)
+    text = files["inference"].read_text()
+    assert "from straightline.kernels.standalone import load_kernel" in text
+    assert ' = load_kernel(\n    """kernel k0_add\n' in text
+    changed = text.replace("2.0:f32", "5.0:f32")
+    assert changed != text
+    files["inference"].write_text(changed)
+    (result,) = called(files["inference"], [torch.ones(3, 2)], grad=False)[0]
+    assert torch.equal(result, torch.full((2, 3), 6.0))
+
+
+def test_a_kernel_of_another_shape_than_its_tensors(tmp_path):
+    def scaled(x):
+        return (x * 2 + 1,)
+
+    check(scaled, [torch.randn(2, 3, 4)], tmp_path)
+    assert 'tensors="""kernel ' in next(tmp_path.glob("*.py")).read_text()
+
+
+def test_a_kernel_that_fails_says_what_and_where(tmp_path):
+    def picked(x, at):
+        return (x[at] * 2,)
+
+    files = dumped(picked, [torch.ones(3, 2), torch.tensor([1, 2])], tmp_path, grad=False)
+    program = (
+        "import runpy, torch\n"
+        f"entry = runpy.run_path({str(files['inference'])!r})['_entry']\n"
+        "try:\n"
+        "    entry(torch.ones(3, 2), torch.tensor([1, 7]))\n"
+        "except IndexError as error:\n"
+        "    print(error, *error.__notes__)\n"
+    )
+    line = picked.__code__.co_firstlineno + 1
+    told = python("-c", program)
+    assert "out of" in told
+    assert f"raised by a kernel, for {__file__}:{line}: return (x[at] * 2,)" in told
 
 
 def test_nothing_is_written_without_the_option(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import itertools
@@ -24,6 +25,7 @@ import torch._functorch._aot_autograd as torchs_runtime
 from torch.profiler import profile
 
 import straightline
+from straightline.backends import llvm
 
 HERE = Path(__file__).parent
 TRACED = HERE / "traced.py"
@@ -138,7 +140,8 @@ def test_traceback_of_a_backward(fails: Any) -> None:
     assert frame.line in "".join(traceback.format_exception(caught.value))
 
 
-def test_every_operation_names_a_line_of_the_users() -> None:
+@pytest.mark.parametrize("kernels", [False, True])
+def test_every_operation_names_a_line_of_the_users(kernels: bool) -> None:
     """In programs of every order."""
 
     def many(x: torch.Tensor) -> torch.Tensor:
@@ -148,14 +151,50 @@ def test_every_operation_names_a_line_of_the_users() -> None:
 
     x = X.clone().requires_grad_()
     f = straightline.compile(many)
-    f(x).backward()
-    derivative = f(x)
-    for _ in range(3):
-        (derivative,) = torch.autograd.grad(derivative.sum(), x, create_graph=True)
-    assert f.source.count("# straightline | third order forward") == 1
-    operations = [line for line in f.source.splitlines() if re.match(r" +\w+ = aten_", line)]
-    assert len(operations) > 30
+    with contextlib.nullcontext() if kernels else llvm.disabled():
+        f(x).backward()
+        derivative = f(x)
+        for _ in range(3):
+            (derivative,) = torch.autograd.grad(derivative.sum(), x, create_graph=True)
+        source = f.source
+    assert source.count("# straightline | third order forward") == 1
+    written = r" +k\d+_\w+\(| +\w+ = empty_\w+\(.*float32\)" if kernels else r" +\w+ = aten_"
+    operations = [line for line in source.splitlines() if re.match(written, line)]
+    assert len(operations) > (4 if kernels else 30)
     assert [line for line in operations if not re.search(r"  # test_seen\.py:\d+", line)] == []
+
+
+def test_a_kernel_names_all_lines_that_it_does() -> None:
+    def several(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        z = y.sin()
+
+        y = (z + x).relu()
+        return y @ w
+
+    f = straightline.compile(several)
+    f(X, torch.ones(3, 2))
+    first = several.__code__.co_firstlineno
+    lines = f"test_seen.py:{first + 1}-{first + 2}, {first + 4}"
+    assert f"    k0_relu(x, y)  # {lines}\n" in f.source
+
+
+def test_traceback_of_a_kernel() -> None:
+    def picked(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        return y[at] + 1
+
+    f = straightline.compile(picked)
+    torch.testing.assert_close(f(X, torch.tensor([1])), picked(X, torch.tensor([1])))
+    with pytest.raises(IndexError, match="out of") as caught:
+        f(X, torch.tensor([7]))
+    line = picked.__code__.co_firstlineno + 2
+    frame = generated_frame(caught.value)
+    assert frame.line is not None
+    assert re.match(rf"k0_\w+\(.*\)  # test_seen\.py:{line - 1}-{line}$", frame.line)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert frame.line in shown
+    assert f"test_seen.py:{line}: return y[at] + 1" in shown
 
 
 # -- inspect and linecache -----------------------------------------------------------------------
@@ -244,6 +283,10 @@ def test_names_are_readable_and_no_two_alike() -> None:
 
 DEBUGGED = """
 import linecache, pdb, torch
+from straightline.backends import llvm
+
+if not {kernels}:
+    llvm.disable()
 
 def step(x):
     y = x * 3
@@ -268,9 +311,9 @@ print("RESULT", x.grad if {grad} else out)
 """
 
 
-def debug(tmp_path: Path, commands: str, **how: Any) -> str:
+def debug(tmp_path: Path, commands: str, *, kernels: bool = False, **how: Any) -> str:
     script = tmp_path / "debugged.py"
-    script.write_text(DEBUGGED.format(**how))
+    script.write_text(DEBUGGED.format(kernels=kernels, **how))
     return python(script, stdin=commands)
 
 
@@ -283,12 +326,27 @@ def test_pdb_stops_and_steps_in_a_forward(tmp_path: Path) -> None:
         wanted="y = aten_mul",
     )
     assert "> <straightline:step 0/0 inference>(5)step()" in said
-    assert "-> y = aten_mul_Tensor(x, 3)  # debugged.py:5: y = x * 3" in said
+    assert "-> y = aten_mul_Tensor(x, 3)  # debugged.py:9: y = x * 3" in said
     assert "(Pdb) [1.0, 1.0]" in said
     assert "(Pdb) [3.0, 3.0]" in said
-    assert "-> z = aten_add_Tensor(y, 1)  # debugged.py:6: z = y + 1" in said
+    assert "-> z = aten_add_Tensor(y, 1)  # debugged.py:10: z = y + 1" in said
     assert re.search(r"  6 .*\t    z = aten_add_Tensor", said), "`l` lists the generated text"
-    assert "debugged.py(20)<module>()" in said, "`w` shows who called"
+    assert "debugged.py(24)<module>()" in said, "`w` shows who called"
+    assert "RESULT tensor([-0.7568, -0.7568])" in said
+
+
+def test_pdb_steps_over_a_kernel(tmp_path: Path) -> None:
+    said = debug(
+        tmp_path,
+        "c\nn\np sin.tolist()\nw\nclear 1\nc\n",
+        kernels=True,
+        grad=False,
+        part="inference",
+        wanted="k0_sin",
+    )
+    assert "-> k0_sin(x, sin)  # debugged.py:9-11" in said
+    assert re.search(r"\(Pdb\) \[-0\.7568\d*, -0\.7568\d*\]", said)
+    assert "debugged.py(24)<module>()" in said
     assert "RESULT tensor([-0.7568, -0.7568])" in said
 
 
@@ -451,7 +509,9 @@ def test_the_parts_of_a_training_step(artifacts: list[Artifact]) -> None:
     start = backward.index(prologue[0])
     assert backward[start : start + len(prologue)] == prologue
     graph = backward[start + len(prologue) : -1]
-    assert [line for line in graph if not re.match(r"    (\w+ = aten_|del )", line)] == []
+    plain = r"    (\w+ = (aten_|empty_strided)|k\d+_\w+\(|del )"
+    assert [line for line in graph if not re.match(plain, line)] == []
+    assert any(line.startswith("    k0_") for line in graph)
     assert [line for line in prologue if "aten_" in line] == []
 
 
@@ -537,14 +597,15 @@ RANGE = "AOTDispatcher Runtime Wrapper Prologue"
 @pytest.mark.parametrize("recorded", [False, True])
 def test_the_profiler_shows_a_call_where_it_should(grad: bool, recorded: bool) -> None:
     x = X.clone().requires_grad_(grad)
-    with torch._dynamo.config.patch(record_runtime_overhead=recorded):
-        f = straightline.compile(simple)
-        f(x)
-    with profile() as seen:
-        for _ in range(3):
-            out = f(x)
-        if grad:
-            out.sum().backward()
+    with llvm.disabled():
+        with torch._dynamo.config.patch(record_runtime_overhead=recorded):
+            f = straightline.compile(simple)
+            f(x)
+        with profile() as seen:
+            for _ in range(3):
+                out = f(x)
+            if grad:
+                out.sum().backward()
     names = [event.name for event in seen.events()]
     assert names.count(RANGE) == (3 if recorded else 0)
     assert names.count("aten::sin") == 3

@@ -9,7 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from straightline import backends as backends
     from straightline.api import compile as compile
+    from straightline.api import explain as explain
+    from straightline.api import kernels_of as kernels_of
     from straightline.api import source as source
     from straightline.config import Config as Config
     from straightline.config import options as options
@@ -21,14 +24,30 @@ _HOMES = {
     "Config": "straightline.config",
     "compile": "straightline.api",
     "doctor": "straightline.report.doctor",
+    "explain": "straightline.api",
+    "kernels_of": "straightline.api",
     "options": "straightline.config",
     "source": "straightline.api",
 }
 
-__all__ = ["Config", "__version__", "compile", "doctor", "options", "source"]
+_MODULES = ("backends",)
+
+__all__ = [
+    "Config",
+    "__version__",
+    "backends",
+    "compile",
+    "doctor",
+    "explain",
+    "kernels_of",
+    "options",
+    "source",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"straightline.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
@@ -36,4 +55,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch import fx
 
 from straightline import config
 from straightline.errors import OptionError
+
+if TYPE_CHECKING:
+    from straightline.kernels.record import CompiledKernel
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PIECEWISE = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
@@ -75,7 +78,7 @@ def compile(
     A function comes back as a callable with its name and signature. A module comes back as an
     object of its own class's kind that shares everything with the original: parameters, buffers,
     hooks, training mode. Its `forward` is compiled as well, and runs no hooks. Both carry `source`,
-    `graphs` and `num_kernels`. Other keywords are straightline's options.
+    `graphs`, `kernels` and `num_kernels`. Other keywords are straightline's options.
     """
     config.resolve(values)
     if target is None:
@@ -137,3 +140,24 @@ def source(target: object) -> str:
     from straightline import compiled
 
     return compiled.source(target)
+
+
+def kernels_of(target: object) -> tuple[CompiledKernel, ...]:
+    """The kernels that were compiled so far for something compiled through straightline.
+
+    Takes what `source` takes.
+    """
+    from straightline import compiled
+
+    return compiled.kernels(target)
+
+
+def explain(target: object) -> str:
+    """What runs for something compiled through straightline: its kernels, the lines of the model
+    that each does, and the operations that run as ATen, each with its reason.
+
+    Takes what `source` takes.
+    """
+    from straightline import compiled
+
+    return compiled.explain(target)

@@ -14,6 +14,8 @@ import torch
 from torch import fx
 
 from straightline.errors import OptionError
+from straightline.kernels.record import CompiledKernel
+from straightline.report.explain import explain as report
 from straightline.torch_private import owners
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -56,10 +58,32 @@ def _programs(target: object) -> list[tuple[str, Any]]:
 
 def source(target: object) -> str:
     """The generated text for `target`, each program headed by the guards that select it."""
+    parts = []
+    for guards, program in _compiled_programs(target, "source"):
+        heading = "\n".join(f"# when {line}" for line in guards.splitlines())
+        parts.append(f"{heading}\n{program.source}" if heading else program.source)
+    return "\n\n".join(parts)
+
+
+def kernels(target: object) -> tuple[CompiledKernel, ...]:
+    """The kernels of `target` that were compiled so far."""
+    found = _compiled_programs(target, "kernels_of")
+    return tuple(kernel for _, program in found for kernel in program.lower.kernels)
+
+
+def explain(target: object) -> str:
+    """The kernels of `target`, and the operations that run as ATen, each with its reason."""
+    found = _compiled_programs(target, "explain")
+    kept = [each for _, program in found for each in program.lower.kept]
+    return report(kernels(target), kept)
+
+
+def _compiled_programs(target: object, function: str) -> list[tuple[str, Any]]:
+    """The programs of what `straightline.<function>` was given, if we may have compiled it."""
     found = _wrappers(target)
     if not found:
         raise OptionError(
-            f"straightline.source takes something that was compiled, not {target!r}",
+            f"straightline.{function} takes something that was compiled, not {target!r}",
             todo="pass what torch.compile or straightline.compile returned",
         )
     programs = _programs(target)
@@ -70,11 +94,7 @@ def source(target: object) -> str:
             f"{target!r} was compiled with the backend {names}, not with straightline",
             todo='compile it with straightline.compile or with backend="straightline"',
         )
-    parts = []
-    for guards, program in programs:
-        heading = "\n".join(f"# when {line}" for line in guards.splitlines())
-        parts.append(f"{heading}\n{program.source}" if heading else program.source)
-    return "\n\n".join(parts)
+    return programs
 
 
 def _is_ours(wrapper: Any) -> bool:
@@ -98,9 +118,14 @@ class _Seen:
         return tuple(g for _, p in _programs(self) for g in p.graphs)
 
     @property
+    def kernels(self) -> tuple[CompiledKernel, ...]:
+        """The kernels that were compiled so far, in the order of the programs in `source`."""
+        return kernels(self)
+
+    @property
     def num_kernels(self) -> int:
-        """How many fused kernels run; graph operations are not kernels."""
-        return 0
+        """How many kernels were compiled so far; operations that run as ATen are none."""
+        return len(self.kernels)
 
 
 class CompiledFunction(_Seen):

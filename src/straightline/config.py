@@ -26,6 +26,13 @@ def _option(default: Any, help_text: str) -> Any:
 class Config:
     """The options of one compilation. Every value is checked, however the object is made."""
 
+    check: bool = _option(
+        False,
+        "Whether the results of each kernel are compared, at each call, with those of the ATen "
+        "operations that it stands for. The first that differs by more than rounding is an error, "
+        "which names the kernel, the operation, the line of the model and the largest difference. "
+        "For finding out where a wrong number comes from: calls take several times as long.",
+    )
     double_backward: Literal["auto", "save"] = _option(
         "auto",
         "Second and higher derivatives through a compiled forward (`create_graph=True`). `auto` "
@@ -115,8 +122,8 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
 _MODES: dict[str, str | None] = {
     "default": None,
     "reduce-overhead": None,  # the aim of every program straightline makes: nothing to switch on
-    "max-autotune": "there are no kernels to tune",
-    "max-autotune-no-cudagraphs": "there are no kernels to tune",
+    "max-autotune": "kernels are chosen by a model of the machine, not by trial",
+    "max-autotune-no-cudagraphs": "kernels are chosen by a model of the machine, not by trial",
     "lite": "it names a set of Inductor's own settings",
 }
 
@@ -155,8 +162,16 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     return {name: _parsed(name, value) for name, value in found.items() if value}
 
 
+_SPELLED = {
+    **dict.fromkeys(("1", "true", "on", "yes"), True),
+    **dict.fromkeys(("0", "false", "off", "no"), False),
+}
+
+
 def _parsed(name: str, text: str) -> Any:
-    """A variable's text as a value, where its option takes numbers."""
+    """A variable's text as a value, where its option takes numbers, or is on or off."""
+    if _TYPES[name] is bool:
+        return _SPELLED.get(text.lower(), text)
     return int(text) if int in _allowed(name) and text.isdecimal() else text
 
 
@@ -182,11 +197,13 @@ def _check(name: str, value: object, origin: str) -> None:
 
 def _allowed(name: str) -> tuple[object, ...]:
     """The values, or the types of values, that the option's annotation admits."""
-    return typing.get_args(_TYPES[name])
+    return (True, False) if _TYPES[name] is bool else typing.get_args(_TYPES[name])
 
 
 def _admits(allowed: object, value: object) -> bool:
-    return isinstance(value, allowed) if isinstance(allowed, type) else value == allowed
+    if isinstance(allowed, type):
+        return isinstance(value, allowed) and not isinstance(value, bool)
+    return type(value) is type(allowed) and value == allowed
 
 
 def _describe(allowed: tuple[object, ...]) -> str:
@@ -212,7 +229,7 @@ def _section(name: str) -> str:
         f"## `{name}`\n\n{option.metadata['help']}\n\n"
         f"- values: {_describe(_allowed(name))}\n"
         f"- default: `{option.default!r}`\n"
-        f"- environment: `{_variable(name)}`"
+        f"- environment: `{_variable(name)}`{', `1` or `0`' if _TYPES[name] is bool else ''}"
     )
 
 

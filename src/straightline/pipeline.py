@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx
 
-from straightline import fallback
+from straightline import backends, fallback
 from straightline.capture import (
     cse,
     cuts,
@@ -34,10 +34,12 @@ from straightline.kernels import native
 from straightline.report import dump, trace
 from straightline.runtime import programs
 from straightline.runtime.body import Lower
+from straightline.switches import Consulted
 from straightline.torch_private import (
     autograd,
     derived,
     dynamo,
+    guards,
     keeping,
     owners,
     parts,
@@ -92,7 +94,7 @@ def _compile(
 ) -> Callable[..., Any]:
     name = origins.identifier(dynamo.function_name()) + part
     compile_id = dynamo.compile_id()
-    observe = _observer(config, f"{name}_{origins.identifier(compile_id)}", example_inputs)
+    examples = None if config.dump is None else dump.examples(example_inputs)
     with stages.trace(gm, example_inputs, joint_passes=(cse.eliminate,)) as traced:
         written = keeping.written_inputs(traced)
         simplify.resize_inputs(traced.forward)
@@ -112,15 +114,26 @@ def _compile(
         translate.check(contract, traced)
         dynamo.report_strides(traced.forward)
         lifted = dict(zip([a.name for a in contract.arguments], traced.lifted, strict=False))
+        lower = _lowering(traced, config)
+        title = f"{name}_{origins.identifier(compile_id)}"
+        observe = _observer(config, title, examples, lower.source)
         if traced.backward is None:
             program = programs.build_inference(
-                contract, traced.forward, compile_id, observe, lifted, native.lowering(config)
+                contract, traced.forward, compile_id, observe, lifted, lower
             )
         else:
-            lower = native.lowering(config)
             program = _training(gm, contract, traced, compile_id, observe, lifted, lower)
     dynamo.count_compilation()
     return owners.register(program.call)
+
+
+def _lowering(traced: Stages, config: Config) -> native.Lowering:
+    """What puts kernels into the graphs of a program, under the switches of this moment."""
+    on = backends.llvm.enabled
+    graphs = (traced.forward, traced.backward)
+    if any(graph is not None and native.has_work(graph.graph) for graph in graphs):
+        guards.assume_switch(on=on)
+    return native.Lowering(config, Consulted(kernels=on, code=dynamo.code()))
 
 
 def _training(
@@ -198,14 +211,18 @@ def _later(
         return compile_now()
 
 
-def _observer(config: Config, title: str, example_inputs: Sequence[Any]) -> programs.Observer:
-    if config.dump is None:
+def _observer(
+    config: Config,
+    title: str,
+    examples: dump.Examples | None,
+    kernel: Callable[[object], str | None],
+) -> programs.Observer:
+    if config.dump is None or examples is None:
         return trace.observe
     folder, program = config.dump, dump.stem(config.dump, title)
-    examples = dump.examples(example_inputs)
 
     def observe(generated: programs.Generated) -> None:
         trace.observe(generated)
-        dump.write(generated, folder, program, examples)
+        dump.write(generated, folder, program, examples, kernel)
 
     return observe

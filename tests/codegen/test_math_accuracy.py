@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ulp
 
-from straightline.codegen.math import supported
+from straightline.codegen.math.expand import supported
 from straightline.ir.dtypes import f32, f64
 
 # Near zeros of theirs other than 0 and 1, eager is further off than two units, and so are these.

@@ -7,7 +7,7 @@ import pytest
 import ulp
 from elementwise import compiled
 
-from straightline.codegen.math import expand, expand_kernel, supported
+from straightline.codegen.math.expand import expand, expand_kernel, supported
 from straightline.ir import arithmetic
 from straightline.ir.dtypes import DType, f32, f64, i64
 from straightline.ir.index import Axis, Given, Size, index

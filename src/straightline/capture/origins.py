@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import keyword
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +40,35 @@ class Origin:
 def origin(node: fx.Node) -> Origin | None:
     """The innermost line outside torch that led to `node`, else torch's own innermost line."""
     return parse(node.meta.get("stack_trace"))
+
+
+SEVERAL = "straightline_origins"
+"""In the meta of a node that does the work of several: the origin of each, where it has one."""
+
+
+def all_of(node: fx.Node) -> tuple[Origin, ...]:
+    """The lines that led to a node, or to those that it does the work of; in order of files."""
+    found = node.meta.get(SEVERAL) or (origin(node),)
+    known = {(o.file, o.line): o for o in found if o is not None}
+    return tuple(known[key] for key in sorted(known))
+
+
+def short(lines: Sequence[Origin]) -> str:
+    """Lines in few words: `net.py:14-16, 20`."""
+    parts = []
+    for file, of_file in itertools.groupby(lines, lambda each: each.file):
+        numbers = [each.line for each in of_file]
+        starts = [at for at, n in enumerate(numbers) if at == 0 or n != numbers[at - 1] + 1]
+        runs = [numbers[a:b] for a, b in itertools.pairwise([*starts, len(numbers)])]
+        ranges = (str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+        parts.append(f"{Path(file).name}:{', '.join(ranges)}")
+    return "; ".join(parts)
+
+
+def module(node: fx.Node) -> str | None:
+    """The module of the user's that a node is in, `self.fc1`, where Dynamo says."""
+    stack = node.meta.get("nn_module_stack")
+    return source_text(str(next(reversed(stack.values()))[0])) if stack else None
 
 
 def first(gm: fx.GraphModule) -> Origin | None:

@@ -130,9 +130,9 @@ class Index:
         return not self.terms
 
     @property
-    def atoms(self) -> frozenset[Atom]:
-        """Every atom of it, those inside of divisions too."""
-        return frozenset(_atoms(self))
+    def atoms(self) -> tuple[Atom, ...]:
+        """Every atom of it once, those inside of divisions too, in order."""
+        return tuple(dict.fromkeys(_atoms(self)))
 
     @property
     def computed(self) -> tuple[Given, ...]:

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import fx
 
+from straightline.capture import origins
 from straightline.ir.index import Index
 from straightline.ir.nodes import Buffer
+from straightline.kernels.check import comparison
 from straightline.kernels.numbers import Numbers
 from straightline.lower.graph import Computed, Host, Item, Lowered, View
 from straightline.lower.tensor import Tensor
@@ -21,13 +23,21 @@ Called = Callable[[Launch], tuple[Callable[..., Any], Sequence[Index]]]
 """What calls a kernel, and the numbers that it takes after the kernel's tensors."""
 
 
-def rebuild(graph: fx.Graph, lowered: Lowered, plan: Plan, called: Called) -> fx.Graph:
-    """The graph that runs `plan`. Views stay operations, written where something needs a tensor."""
-    return _Rebuilder(graph, lowered, plan, called).run()
+def rebuild(
+    graph: fx.Graph, lowered: Lowered, plan: Plan, called: Called, *, check: bool = False
+) -> fx.Graph:
+    """The graph that runs `plan`. Views stay operations, written where something needs a tensor.
+
+    With `check` each kernel is followed by what compares its results with those of ATen.
+    """
+    return _Rebuilder(graph, lowered, plan, called, check).run()
 
 
 class _Rebuilder:
-    def __init__(self, graph: fx.Graph, lowered: Lowered, plan: Plan, called: Called) -> None:
+    def __init__(
+        self, graph: fx.Graph, lowered: Lowered, plan: Plan, called: Called, check: bool
+    ) -> None:
+        self._check = check
         self._old = graph
         self._lowered = lowered
         self._plan = plan
@@ -82,7 +92,18 @@ class _Rebuilder:
         arguments = [*tensors, *(self._numbers.number(each) for each in numbers)]
         node = self._new.call_function(function, tuple(arguments))
         node.meta = _origin(last)
+        node.meta[origins.SEVERAL] = tuple(origins.origin(self._by_name[n]) for n in step.origins)
         node.meta[WRITES] = True
+        if self._check:
+            self._compared(step, node)
+
+    def _compared(self, step: Launch, launch: fx.Node) -> None:
+        found = comparison(step, self._lowered, self._by_name, self._owners)
+        if found is not None:
+            function, given, written = found
+            arguments = [*map(self._node, given), *(self._memory[name] for name in written)]
+            node = self._new.call_function(function, tuple(arguments))
+            node.meta = {**launch.meta}
 
     def _allocated(self, buffer: Buffer, default: fx.Node) -> fx.Node:
         owner = self._owners.get(buffer.name)

@@ -107,19 +107,24 @@ class Lowered:
 Supports: TypeAlias = Callable[[str, DType], bool]
 """Whether there is machine code for a function of the IR on operands of a type."""
 
+Off: TypeAlias = Callable[[str, str], bool]
+"""Whether an operation, by its name, is switched off for tensors of a dispatch key."""
+
 
 def lower(
     gm: fx.GraphModule,
     supports: Supports = lambda _name, _dtype: True,
     graph: fx.Graph | None = None,
+    off: Off = lambda _name, _key: False,
 ) -> Lowered:
     """Each node of a graph, that of `gm` unless told, as computes, as a view, or as an operation to
     run as it is.
 
     The graph is functional, with a fake tensor or a size under `meta["val"]` of each node. What
-    needs a function that is not among those that `supports` says stays as it is.
+    needs a function that is not among those that `supports` says stays as it is, and so does what
+    is switched `off`.
     """
-    return _Lowering(gm, graph or gm.graph, supports).run()
+    return _Lowering(gm, graph or gm.graph, supports, off).run()
 
 
 def tensor_of(value: Value | None) -> Tensor | None:
@@ -134,10 +139,11 @@ def tensor_of(value: Value | None) -> Tensor | None:
 
 
 class _Lowering:
-    def __init__(self, gm: fx.GraphModule, graph: fx.Graph, supports: Supports) -> None:
+    def __init__(self, gm: fx.GraphModule, graph: fx.Graph, supports: Supports, off: Off) -> None:
         self.gm = gm
         self.graph = graph
         self.supports = supports
+        self.off = off
         self.sizes = Sizes()
         self.names = Names({node.name for node in graph.nodes})
         self.failures: list[tuple[str, Failure]] = []
@@ -233,6 +239,8 @@ class _Lowering:
         viewing, rule = VIEWS.find(node.target), RULES.find(node.target)
         if viewing is None and rule is None:
             raise Unsupported(externs.without_rule(node.target))
+        if self.off(str(node.target), "CPU"):
+            raise Unsupported("switched off")
         specs = [None if d is None else self.spec(d) for d in _several(described)]
         args = [self.argument(a) for a in node.args]
         kwargs = {name: self.argument(a) for name, a in node.kwargs.items()}

@@ -40,10 +40,13 @@ _taken: collections.defaultdict[tuple[str, str], Callable[[], int]] = collection
 
 @dataclass
 class _Scope:
-    """The names of one file under `straightline`: imports to write and objects to save."""
+    """The names of one file under `straightline`: imports to write and objects to save. `kernel`
+    says in Python what makes a kernel.
+    """
 
     imports: set[str] = field(default_factory=set)
     saved: dict[str, object] = field(default_factory=dict)
+    kernel: Callable[[object], str | None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -173,11 +176,20 @@ def stem(folder: str, title: str) -> str:
     return title if count == 1 else f"{title}_{count}"
 
 
-def write(generated: Generated, folder: str, program: str, example: Examples) -> Path:
-    """Write one generated file, and what it needs, to `folder`; returns its path."""
+def write(
+    generated: Generated,
+    folder: str,
+    program: str,
+    example: Examples,
+    kernel: Callable[[object], str | None] = lambda _: None,
+) -> Path:
+    """Write one generated file, and what it needs, to `folder`; returns its path.
+
+    `kernel` says in Python what makes an object, if that is a kernel.
+    """
     path = Path(folder) / _file(program, generated.direction)
     path.parent.mkdir(parents=True, exist_ok=True)
-    scope = _Scope({"from straightline.runtime import standalone"})
+    scope = _Scope({"from straightline.runtime import standalone"}, kernel=kernel)
     order, part = _place(generated.direction)
     bindings = list(_bindings(generated.names, generated.sources, program, order, scope))
     end = list(_late(generated, program, order))
@@ -311,6 +323,10 @@ def _bindings(
         match value:
             case _ if name in sources:
                 yield f"{name} = {sources[name]}"
+            case _ if callable(value) and (source := scope.kernel(value)) is not None:
+                function = source.partition("(")[0]
+                scope.imports.add(f"from straightline.kernels.standalone import {function}")
+                yield f"{name} = {source}"
             case GeneratorStates():
                 made = f"{program!r}, {value.count}, {str(value.device)!r}"
                 yield f"{name} = standalone.generator_states({made})"

@@ -76,9 +76,9 @@ def emit(
                 if node in live:
                     names[node] = writer.bind(_attribute(gm, node.target), _tail(node.target))
             case "call_function" if node in live:
-                where = origins.origin(node)
-                comment = _comment(where, previous)
-                previous = where or previous
+                lines = origins.all_of(node)
+                comment = _comment(lines, previous)
+                previous = lines[-1] if len(lines) == 1 else previous
                 call = _call(writer, node, names)
                 cast = recast is not None and autocast.casts(node.target) and recast(node)
                 if cast:
@@ -150,7 +150,7 @@ def _names(nodes: Sequence[fx.Node]) -> dict[fx.Node, str]:
     last_of_line: dict[tuple[str, int, bool], fx.Node] = {}
     for node in nodes:
         where = origins.origin(node)
-        if node.op == "call_function" and where is not None:
+        if node.op == "call_function" and where is not None and WRITES not in node.meta:
             last_of_line[where.file, where.line, _in_backward(node)] = node
     for (_file, _line, backward), node in last_of_line.items():
         where = origins.origin(node)
@@ -178,11 +178,11 @@ def _plain_name(node: fx.Node) -> str:
     return stem if stem and count.isdigit() else node.name
 
 
-def _comment(where: origins.Origin | None, previous: origins.Origin | None) -> str:
-    """File and line, and the line's text where it was not shown just before."""
-    if where is None:
-        return ""
-    return where.short if where == previous else f"{where.short}: {where.text}".rstrip(": ")
+def _comment(lines: Sequence[origins.Origin], previous: origins.Origin | None) -> str:
+    """File and lines, and the text of one line where it was not shown just before."""
+    if len(lines) != 1 or lines[0] == previous:
+        return origins.short(lines)
+    return f"{lines[0].short}: {lines[0].text}".rstrip(": ")
 
 
 def _call(writer: Writer, node: fx.Node, names: Mapping[fx.Node, str]) -> str:

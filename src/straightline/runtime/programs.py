@@ -45,7 +45,8 @@ class Generated:
 class Program:
     """A compiled graph: the function to call and everything that was generated for it.
 
-    `generated` grows when backward is compiled, at its first call.
+    `generated` grows when backward is compiled, at its first call. `lower` is what put kernels into
+    its graphs.
     """
 
     contract: Contract
@@ -53,6 +54,7 @@ class Program:
     call: Callable[..., Any]
     graphs: tuple[fx.GraphModule, ...]
     generated: list[Generated] = field(default_factory=list)
+    lower: Lower | None = None
 
     @property
     def source(self) -> str:
@@ -108,7 +110,8 @@ def build_inference(
     inference.emit(writer, contract, graph, function, lower)
     generated, defined = _generate(writer, contract, "inference", compile_id)
     observe(generated)
-    return _finished(Program(contract, compile_id, defined[function], (graph,), [generated]))
+    call = defined[function]
+    return _finished(Program(contract, compile_id, call, (graph,), [generated], lower))
 
 
 def build_sequence(
@@ -230,8 +233,9 @@ def build_training(
     forward.emit_outer(writer, contract, outer, apply, made_inner.results)
     generated, defined = _generate(writer, contract, "forward", compile_id)
     observe(generated)
+    graphs = graph, backward_graph
     program = _finished(
-        Program(contract, compile_id, defined[outer], (graph, backward_graph), [generated])
+        Program(contract, compile_id, defined[outer], graphs, [generated], seams.lower)
     )
     build = _Build(program, observe, seams)
     cls = build.function_class(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import fx
 from torch._C import _DisableAutocast
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.callback import CallbackTrigger, callback_handler
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
@@ -31,16 +33,28 @@ _unnamed = itertools.count()
 
 def function_name() -> str:
     """The name of the user's function that is being compiled: `Net` for `Net.forward`."""
-    context = TracingContext.try_get()
-    code = context.traced_code[0] if context is not None and context.traced_code else None
-    if code is None:
+    traced = code()
+    if traced is None:
         return "graph"
-    qualified = owners.called_name() if owners.is_inline(code) else code.co_qualname
+    qualified = owners.called_name() if owners.is_inline(traced) else traced.co_qualname
     parts = [p for p in (qualified or "function").split(".") if p != "<locals>"]
     name = parts[-1]
     if name in ("forward", "__call__", "_call_impl", "_wrapped_call_impl") and len(parts) > 1:
         name = parts[-2]
     return "function" if name == "<lambda>" else name.strip("<>")
+
+
+def code() -> types.CodeType | None:
+    """The user's code that is being compiled, where that is known."""
+    context = TracingContext.try_get()
+    return context.traced_code[0] if context is not None and context.traced_code else None
+
+
+def forget(codes: Iterable[types.CodeType]) -> None:
+    """Have Dynamo compile these anew when they are called next."""
+    with COMPILE_LOCK:
+        for each in dict.fromkeys(codes):
+            reset_code(each)
 
 
 def compile_id() -> str:

@@ -1,13 +1,32 @@
-"""What tracing a graph assumed of sizes, which Dynamo has to check at each call."""
+"""What compiling a graph assumed, which Dynamo has to check at each call."""
 
 from __future__ import annotations
 
-from torch._guards import TracingContext
+import functools
+
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource, ImportSource
+from torch._guards import Source, TracingContext
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, ShapeGuard, free_symbols
+
+from straightline.torch_private import python_native
+
+_SWITCHED_OFF = ("_native", "registry", "_filter_state", "_dsl_names")
+
+
+def assume_switch(*, on: bool) -> None:
+    """What is being compiled is called only while the switch of our kernels is so."""
+    if TracingContext.try_get() is None:
+        return
+    source: Source = ImportSource("torch")
+    for name in _SWITCHED_OFF:
+        source = AttrSource(source, name)
+    test = GuardBuilder.SET_NOT_CONTAINS if on else GuardBuilder.SET_CONTAINS
+    install_guard(source.make_guard(functools.partial(test, key=python_native.NAME)))
 
 
 class Assumed:
-    """The shape guards that come after this object was made."""
+    """What tracing assumed of sizes: the shape guards that come after this object was made."""
 
     def __init__(self) -> None:
         context = TracingContext.try_get()

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch._C import _dispatch_get_all_op_names
 from torch._library.utils import is_builtin
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -131,12 +132,16 @@ def find(public_name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
+def all_of_aten() -> set[str]:
+    """The names of torch's own operations, as `add.Tensor`."""
+    names = _dispatch_get_all_op_names()
+    return {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
+
+
 def path(target: object) -> str | None:
     """`torch.ops.aten.mul.Tensor`, for what can be reached in this way."""
     if isinstance(target, OpOverload):
         return f"torch.ops.{target}"
-    if target is empty_strided:
-        return "straightline.torch_private.allocation.empty_strided"
     if isinstance(target, HigherOrderOperator):
         known = target.name()
         found: object = getattr(torch.ops.higher_order, known, None)

@@ -20,7 +20,7 @@ from straightline.codegen.llvm.scopes import Scopes, Value
 from straightline.codegen.llvm.text import Function, Lines, flat
 from straightline.codegen.llvm.text import memory as memory_type
 from straightline.codegen.llvm.values import prepare, value
-from straightline.codegen.math import expand_kernel
+from straightline.codegen.math.expand import expand_kernel
 from straightline.codegen.target import Target
 from straightline.ir.nodes import (
     Accumulate,

@@ -8,7 +8,7 @@ from straightline.codegen.llvm.plan import Slots
 from straightline.codegen.llvm.scopes import Value
 from straightline.codegen.llvm.text import At, number, register, sequence, splat
 from straightline.codegen.llvm.values import value
-from straightline.codegen.math import expand
+from straightline.codegen.math.expand import expand
 from straightline.ir import index as ix
 from straightline.ir import nodes
 from straightline.ir.dtypes import DType

@@ -18,6 +18,11 @@ def initialize() -> None:
     llvm.initialize_native_asmparser()
 
 
+def version() -> str:
+    """LLVM's version."""
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
 @cache
 def features() -> frozenset[str]:
     """What the CPU reports, in LLVM's words."""

@@ -6,6 +6,7 @@ RECORD: Record = {
     "torch._C": {
         "_DisableAutocast": Shape("class"),
         "_autocast_supported_devices": Shape("builtin"),
+        "_dispatch_get_all_op_names": Shape("builtin"),
         "_dispatch_has_kernel_for_dispatch_key": Shape(
             "builtin",
             parts=(
@@ -90,7 +91,11 @@ RECORD: Record = {
             "builtin",
             parts=("arg0",),
         ),
+        "reset_code": Shape("builtin"),
         "set_code_exec_strategy": Shape("builtin"),
+    },
+    "torch._C._dynamo.guards": {
+        "_empty_strided_cpu": Shape("builtin"),
     },
     "torch._C._functionalization": {
         "apply_view_meta_sequence": Shape(
@@ -199,6 +204,76 @@ RECORD: Record = {
         "wrap_inline": Shape(
             "function",
             parts=("fn",),
+        ),
+    },
+    "torch._dynamo.guards": {
+        "GuardBuilder": Shape(
+            "class",
+            parts=(
+                "f_code",
+                "id_ref",
+                "source_ref",
+                "lookup_weakrefs",
+                "local_scope",
+                "global_scope",
+                "guard_manager",
+                "check_fn_manager",
+                "save_guards=",
+                "runtime_global_scope=",
+                "guard_filter_fn=",
+            ),
+            attributes=(
+                "SET_CONTAINS",
+                "SET_NOT_CONTAINS",
+                "code",
+                "get",
+            ),
+        ),
+        "GuardBuilder.SET_CONTAINS": Shape(
+            "function",
+            parts=(
+                "self",
+                "guard",
+                "key",
+            ),
+        ),
+        "GuardBuilder.SET_NOT_CONTAINS": Shape(
+            "function",
+            parts=(
+                "self",
+                "guard",
+                "key",
+            ),
+        ),
+        "install_guard": Shape(
+            "function",
+            parts=(
+                "*guards",
+                "skip=",
+            ),
+        ),
+    },
+    "torch._dynamo.source": {
+        "AttrSource": Shape(
+            "dataclass",
+            parts=(
+                "base",
+                "member",
+            ),
+            attributes=(
+                "clone",
+                "make_guard",
+                "name",
+            ),
+        ),
+        "ImportSource": Shape(
+            "dataclass",
+            parts=("module_name",),
+            attributes=(
+                "clone",
+                "make_guard",
+                "name",
+            ),
         ),
     },
     "torch._dynamo.utils": {
@@ -706,6 +781,14 @@ RECORD: Record = {
                 "compiled_autograd_id",
             ),
         ),
+        "Source": Shape(
+            "dataclass",
+            attributes=(
+                "clone",
+                "make_guard",
+                "name",
+            ),
+        ),
         "TracingContext": Shape(
             "class",
             parts=("fake_mode",),
@@ -751,6 +834,30 @@ RECORD: Record = {
                 "expect_trace_id=",
                 "record_logging_overhead=",
                 "compile_id=",
+            ),
+        ),
+    },
+    "torch._native.dsl_registry": {
+        "dsl_registry": Shape("value"),
+    },
+    "torch._native.registry": {
+        "_filter_state": Shape("value"),
+        "deregister_op_overrides": Shape(
+            "function",
+            parts=(
+                "*",
+                "disable_dsl_names=",
+                "disable_op_symbols=",
+                "disable_dispatch_keys=",
+            ),
+        ),
+        "reenable_op_overrides": Shape(
+            "function",
+            parts=(
+                "*",
+                "enable_dsl_names=",
+                "enable_op_symbols=",
+                "enable_dispatch_keys=",
             ),
         ),
     },
@@ -832,6 +939,13 @@ RECORD: Record = {
         ),
         "log": Shape("value"),
         "unset_fake_temporarily": Shape("function"),
+    },
+    "torch._vendor.packaging.version": {
+        "Version": Shape(
+            "class",
+            parts=("version",),
+            attributes=("_version",),
+        ),
     },
     "torch.amp.autocast_mode": {
         "_enter_autocast": Shape(
