@@ -4,7 +4,7 @@ import pytest
 from generate import random_kernel, same
 from running import IDS, TARGETS, run
 
-from straightline.codegen.math import expand_kernel
+from straightline.codegen.math.expand import expand_kernel
 from straightline.ir.interpret import interpret
 
 SEEDS = range(120)
