@@ -196,8 +196,9 @@ def compiled(result: Expr, inputs: tuple[Load, ...]) -> Callable[..., np.ndarray
     types = [ctypes.c_void_p] * (len(inputs) + 1)
     entry = ctypes.CFUNCTYPE(None, *types, ctypes.c_int64)(engine.get_function_address("f"))
 
-    def run(*arrays: np.ndarray) -> np.ndarray:
-        out = np.empty(arrays[0].shape, NUMPY[result.dtype])
+    def run(*arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        if out is None:
+            out = np.empty(arrays[0].shape, NUMPY[result.dtype])
         for array, load in zip(arrays, inputs, strict=True):
             assert array.flags.c_contiguous
             assert array.dtype == NUMPY[load.dtype]

@@ -16,12 +16,14 @@ from straightline.ir.nodes import (
     Accumulate,
     Const,
     Declare,
+    Expr,
     Fold,
     Folded,
     How,
     Loop,
     Position,
     Running,
+    Statement,
     fold_types,
     op,
 )
@@ -42,10 +44,11 @@ def folded(kind, combine, dtype, mask=False):
     """Rows, columns, or the whole of a matrix."""
     fold = Fold("f", combine, fold_types(combine, dtype))
     source = buffer("in", dtype, ROWS, COLUMNS)
-    values = [at(source, ROW, COL)]
+    values: list[Expr] = [at(source, ROW, COL)]
     if combine.startswith("arg"):
-        position = {"rows": COL, "columns": ROW, "whole": ix.add(ix.mul(ROW, COLUMNS), COL)}[kind]
-        values.append(Position(index(position)))
+        whole = ix.add(ix.mul(ROW, COLUMNS), COL)
+        position = {"rows": index(COL), "columns": index(ROW), "whole": whole}[kind]
+        values.append(Position(position))
     only = op("ne", op("and", Position(ix.add(ROW, COL)), Const(i64, 3)), Const(i64, 0))
     take = Accumulate(fold, tuple(values), only if mask else None)
     along = {"rows": [ROW], "columns": [COL], "whole": []}[kind]
@@ -53,7 +56,8 @@ def folded(kind, combine, dtype, mask=False):
         buffer(f"out{k}", part, *(axis.extent for axis in along))
         for k, part in enumerate(fold.dtypes)
     ]
-    stores = [put(out, along, Folded(fold, k)) for k, out in enumerate(outs)]
+    body: list[Statement]
+    stores: list[Statement] = [put(out, along, Folded(fold, k)) for k, out in enumerate(outs)]
     match kind:
         case "rows":
             row = (Declare(fold), Loop(COL, How.VECTOR, (take,)), *stores)
@@ -82,7 +86,7 @@ def given(dtype, count):
 @pytest.mark.parametrize("kind", ["rows", "columns", "whole"])
 @pytest.mark.parametrize(("combine", "dtype"), EXACT, ids=[f"{c}-{d}" for c, d in EXACT])
 def test_exact_folds(combine, dtype, kind, target):
-    for mask in (False, True):
+    for mask in (False, True) if kind == "rows" else (False,):
         program = folded(kind, combine, dtype, mask)
         for rows, columns in SHAPES:
             arrays = {"in": given(dtype, rows * columns)}

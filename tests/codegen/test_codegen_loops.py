@@ -170,6 +170,28 @@ def test_scattered_and_stored_under_masks(target):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("dtype", [u8, i32, f32, bf16], ids=str)
+def test_one_lane_of_a_narrowed_vector_is_stored_alone(dtype, target):
+    """Where a mask is known, LLVM stores the wide element of one lane."""
+    for length in (17, 33, 49):
+        axis, rows = Axis("i", index(length)), Axis("r", index(3))
+        source = buffer("in", f64 if dtype is f32 else i64, 3, length)
+        out = Buffer("out", dtype, (index(3), index(length)), (index(length + 5), index(1)))
+        only = op("eq", Position(index(axis)), Const(i64, length - 3))
+        value = cast(at(source, rows, axis), dtype)
+        for mask in (None, only):
+            row = Store(out, (index(rows), index(axis)), value, mask)
+            loop = Loop(rows, How.SERIAL, (Loop(axis, How.VECTOR, (row,)),))
+            program = kernel("narrowed", [loop], [source], [out])
+            arrays = {
+                "in": filled(source.dtype, 3 * length),
+                "out": filled(dtype, 3 * (length + 5)),
+            }
+            expected, found = both(program, arrays, {}, target)
+            assert np.array_equal(expected["out"], found["out"]), (length, mask)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
 def test_a_check_stops_before_what_stands_below(target):
     axis = Axis("i", index(N))
     ids, source, out = buffer("ids", i64, N), buffer("in", f32, 4), buffer("out", f32, N)

@@ -29,6 +29,16 @@ def tier(request, monkeypatch):
 
 
 @pytest.fixture
+def natively(monkeypatch):
+    """Python is not to look at the arguments."""
+
+    def settle(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(launcher, "settle", settle)
+
+
+@pytest.fixture
 def add(tier):
     return add_builtin()
 
@@ -43,9 +53,16 @@ def test_what_fits_runs(add):
     assert torch.equal(out, a + b)
 
 
-def test_dlpack_is_what_this_torch_has():
+def test_dlpack_is_what_this_torch_has(natively):
     assert launcher.tier() == "dlpack"
-    assert type(add_builtin()).__name__ == "builtin_function_or_method"
+    launch = add_builtin()
+    assert type(launch).__name__ == "builtin_function_or_method"
+    launch(*tensors())
+
+
+def test_strides_that_do_not_matter_are_not_looked_into(natively):
+    launch = nothing([buffer("a", (1, 4), (77, 1)), buffer("out", (0, 4), (9, 9))])
+    launch(torch.zeros(1, 4), torch.zeros(0, 4))
 
 
 class Plain(torch.Tensor):

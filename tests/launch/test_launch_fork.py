@@ -47,7 +47,7 @@ def test_a_child_has_helpers_of_its_own():
 
 
 def test_forks_in_the_midst_of_jobs():
-    launch = count_builtin(Work(HEAVY))
+    launch, meet = count_builtin(Work(HEAVY)), Meeting()
     stop = threading.Event()
     done = []
 
@@ -63,7 +63,7 @@ def test_forks_in_the_midst_of_jobs():
         out = torch.zeros(20_000, dtype=torch.int64)
         for _ in range(20):
             launch(out, 20_000, 20_000)
-        return bool(out.eq(20).all())
+        return bool(out.eq(20).all()) and len(meet(2)) == 2
 
     callers = [threading.Thread(target=call) for _ in range(2)]
     for caller in callers:

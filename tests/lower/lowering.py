@@ -70,9 +70,9 @@ def run(graph: fx.GraphModule, lowered: Lowered, *args: Any) -> list[Any]:
     """The outputs of the graph, each compute by the interpreter and the rest by eager."""
     placeholders = graph.graph.find_nodes(op="placeholder")
     given = dict(zip(placeholders, args, strict=True))
-    sizes = _sizes(placeholders, args)
+    sizes: dict[str, int] = {}
     memory: dict[str, Any] = {}
-    tensors: dict[fx.Node, Any] = {}
+    tensors: dict[fx.Node, Any] = dict(given)
 
     def keep(buffer: Buffer | None, tensor: Any) -> None:
         if buffer is not None and isinstance(tensor, torch.Tensor):
@@ -80,6 +80,7 @@ def run(graph: fx.GraphModule, lowered: Lowered, *args: Any) -> list[Any]:
 
     for node, value in lowered.values.items():
         target: Any = node.target
+        sizes |= _sizes(lowered, tensors)
         operands: Any = fx.map_arg((node.args, node.kwargs), lambda n: tensors[n])
         match value:
             case Input(tensor, _):
@@ -120,19 +121,14 @@ def _is_several(node: fx.Node) -> bool:
     return isinstance(node.meta["val"], list | tuple)
 
 
-def _sizes(placeholders: list[fx.Node], args: tuple[Any, ...]) -> dict[str, int]:
-    known: dict[str, int] = {}
-    for node, value in zip(placeholders, args, strict=True):
-        described = node.meta["val"]
-        if isinstance(described, torch.SymInt):
-            known[str(described.node.expr)] = value
-        elif isinstance(described, torch.Tensor):
-            for size, actual in zip(described.shape, value.shape, strict=True):
-                if isinstance(size, torch.SymInt):
-                    known[str(size.node.expr)] = actual
-            for step, actual in zip(described.stride(), value.stride(), strict=True):
-                if isinstance(step, torch.SymInt):
-                    known.setdefault(str(step.node.expr), actual)
+def _sizes(lowered: Lowered, tensors: Mapping[fx.Node, Any]) -> dict[str, int]:
+    """The sizes that are known by now."""
+    known = {}
+    for size, source in lowered.sizes.items():
+        if source.node in tensors:
+            value = tensors[source.node]
+            number = value if source.dim is None else value.shape[source.dim]
+            known[size.name] = (number - source.offset) // source.scale
     return known
 
 

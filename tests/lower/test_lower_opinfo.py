@@ -27,7 +27,7 @@ max/reduction_with_dim maximum meshgrid/list_of_tensors min/binary min/reduction
 min/reduction_with_dim minimum movedim mul nan_to_num narrow narrow_copy ne neg new_full new_ones
 new_zeros nn.functional.embedding nn.functional.hardshrink
 nn.functional.hardsigmoid nn.functional.hardswish nn.functional.hardtanh nn.functional.leaky_relu
-nn.functional.mse_loss nn.functional.pad/constant nn.functional.pad/reflect
+nn.functional.pad/constant nn.functional.pad/reflect
 nn.functional.pad/replicate
 nn.functional.prelu nn.functional.relu nn.functional.relu6 nn.functional.softshrink
 nn.functional.threshold ones ones_like permute permute_copy positive rad2deg ravel real reciprocal
@@ -49,7 +49,8 @@ masked.norm masked.softmax masked.std masked.sum masked.var mean nansum native_l
 nn.functional.binary_cross_entropy_with_logits nn.functional.celu
 nn.functional.cross_entropy nn.functional.elu nn.functional.gelu nn.functional.glu
 nn.functional.group_norm nn.functional.huber_loss nn.functional.kl_div nn.functional.l1_loss
-nn.functional.layer_norm nn.functional.logsigmoid nn.functional.mish nn.functional.nll_loss
+nn.functional.layer_norm nn.functional.logsigmoid nn.functional.mish nn.functional.mse_loss
+nn.functional.nll_loss
 nn.functional.normalize nn.functional.pairwise_distance nn.functional.selu
 nn.functional.silu nn.functional.smooth_l1_loss nn.functional.soft_margin_loss
 nn.functional.softmin nn.functional.softplus nn.functional.softsign nn.functional.tanhshrink norm
@@ -57,12 +58,14 @@ norm/fro pow prod rsqrt sigmoid sin sinc sinh softmax softmax/with_dtype special
 special.xlog1py sqrt std std_mean sum sum_to_size tan tanh trapezoid var var_mean xlogy __rpow__
 """.split()  # noqa: SIM905
 
-DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.float64, torch.bool)
+DTYPES = (torch.float32, torch.bfloat16, torch.int64)
+MORE_DTYPES = (torch.float64, torch.bool, torch.float16, torch.int8, torch.uint8)
 KNOWN = {op.name + (f"/{op.variant_test_name}" if op.variant_test_name else ""): op for op in op_db}
 # Relative and absolute. Eager's own error in `bfloat16` is of some units: it rounds between steps.
 NEARNESS = {
     torch.float32: (4e-6, 1e-6),
     torch.float64: (1e-13, 1e-14),
+    torch.float16: (4e-3, 2e-3),
     torch.bfloat16: (2e-2, 1e-2),
 }
 
@@ -89,6 +92,13 @@ def samples(name, dtype, count):
         yield function, [leaves[place] for place in places]
 
 
+# Some of their further samples stay ATen's: sizes are not known, or an operand is written to.
+IN_PART = {
+    "as_strided/partial_views", "bucketize", "diagonal", "diagonal_copy", "kron", "narrow",
+    "nn.functional.embedding", "nn.functional.group_norm",
+}  # fmt: skip
+
+
 def agree(name, dtype, dynamic=False, count=1):
     ran = 0
     for function, tensors in samples(name, dtype, count):
@@ -97,6 +107,8 @@ def agree(name, dtype, dynamic=False, count=1):
             wanted = function(*tensors)
             graph = traced(function, *tensors, dynamic=dynamic)
         lowered = lower(graph)
+        if reasons(lowered) and name in IN_PART and count > 1:
+            continue
         assert reasons(lowered) == {}
         made = run(graph, lowered, *tensors)
         for got, want in zip(made, wanted, strict=True):
@@ -126,6 +138,13 @@ def _steps(tensor):
 @pytest.mark.parametrize("name", [*EXACT, *NEAR])
 def test_a_lowered_operation_gives_what_eager_gives(name):
     assert sum(agree(name, dtype) for dtype in DTYPES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*EXACT, *NEAR])
+def test_a_lowered_operation_gives_what_eager_gives_in_other_types(name):
+    for dtype in MORE_DTYPES:
+        agree(name, dtype, count=2)
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ class Draft:
         axes = tuple(Axis(f"a{n}", index(s)) for n, s in enumerate(sizes))
         coords, shape = tuple(map(index, axes)), tuple(map(index, sizes))
         value = self.value(coords, shape)
-        requires = ()
+        requires: tuple[Require, ...] = ()
         if rng.random() < 0.1:
             requires = (Require(op("lt", value, Const(f32, 2.0**100)), 1 + len(self.steps)),)
         form = rng.random()
@@ -124,7 +124,9 @@ class Draft:
             kept = tuple(Axis(a.name, index(1)) if a in over else a for a in axes)
             over = tuple(Axis(f"o_{a.name}", a.extent) for a in over)
             value = _with_axes(value, axes, over)
-            requires = tuple(Require(_with_axes(r.condition, axes, over), r.code) for r in requires)
+            requires = tuple(
+                Require(_with_axes(each.condition, axes, over), each.code) for each in requires
+            )
         combine = rng.choice(("sum", "max", "min", "argmax"))
         shape_left = tuple(a.extent.constant for a in kept)
         types = fold_types(combine, f32)
@@ -176,8 +178,9 @@ def random_program(seed: int) -> tuple[Program, list[Buffer]]:
         compute = draft.step(f"t{number}")
         draft.steps.append(compute)
         draft.there += list(compute.buffers)
-    made = [b.name for b in draft.there if b not in draft.inputs]
-    needed = frozenset(rng.sample(made, rng.randint(1, len(made)))) | {made[-1]}
+    names = [b.name for b in draft.there if b not in draft.inputs]
+    wanted = rng.sample(names, rng.randint(1, len(names)))
+    needed = frozenset([*wanted, names[-1]])
     return Program(tuple(draft.steps), needed), draft.inputs
 
 

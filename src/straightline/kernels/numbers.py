@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import fx
 
-from straightline.ir.index import Atom, Axis, Div, Given, Index, Mod, Size, index
-from straightline.lower.graph import Host, Input, Lowered
+from straightline.ir.index import Atom, Axis, Div, Given, Index, Mod, Size
+from straightline.lower.graph import Lowered
 
 Number = fx.Node | int
 
@@ -28,7 +28,7 @@ class Numbers:
         self._graph = graph
         self._made = made
         self._known: dict[Index, Number] = {}
-        self._told = dict(_told(lowered))
+        self._sources = lowered.sizes
 
     def number(self, value: Index) -> Number:
         """`value`, computed once."""
@@ -64,37 +64,13 @@ class Numbers:
                 raise Unknown(f"{atom} is not known before a kernel runs")
 
     def _size(self, size: Size) -> Number:
-        told = self._told.get(size)
-        match told:
-            case None:
-                raise Unknown(f"nothing that the graph is given tells the size {size}")
-            case fx.Node():
-                return self._made(told)
-            case (node, dim):
-                return self._graph.call_function(
-                    torch.ops.aten.sym_size.int, (self._made(node), dim)
-                )
-
-
-def _told(lowered: Lowered) -> Iterator[tuple[Size, fx.Node | tuple[fx.Node, int]]]:
-    """What tells each size: a number that is passed, rather than a dimension of a tensor."""
-    numbers: list[tuple[Size, fx.Node]] = []
-    for node, value in lowered.values.items():
-        if node.op != "placeholder":
-            continue
-        match value:
-            case Host(found) if found is not None:
-                numbers += ((size, node) for size in _only(found))
-            case Input(tensor, _) if tensor is not None:
-                for dim, extent in enumerate(tensor.shape):
-                    yield from ((size, (node, dim)) for size in _only(extent))
-            case _:
-                pass
-    yield from numbers
-
-
-def _only(value: Index) -> Iterator[Size]:
-    """The size that an index is, if it is one."""
-    for atom in value.atoms:
-        if isinstance(atom, Size) and index(atom) is value:
-            yield atom
+        source = self._sources.get(size)
+        if source is None:
+            raise Unknown(f"nothing that the graph is given tells the size {size}")
+        number: Number = self._made(source.node)
+        if source.dim is not None:
+            measure = torch.ops.aten.sym_size.int
+            number = self._graph.call_function(measure, (number, source.dim))
+        if source.offset:
+            number = self._do(operator.sub, number, source.offset)
+        return number if source.scale == 1 else self._do(operator.floordiv, number, source.scale)

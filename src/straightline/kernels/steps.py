@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import fx
 
+from straightline.ir.index import Size
 from straightline.lower.graph import Computed, Extern, Host, Input, Item, Lowered, View
 from straightline.lower.tensor import Tensor
 from straightline.schedule.program import External, Program, Step
@@ -15,18 +16,23 @@ from straightline.schedule.program import External, Program, Step
 def program(graph: fx.Graph, lowered: Lowered) -> Program:
     """The steps of a graph in its order, and the buffers that its outputs need."""
     steps: list[Step] = []
+    told: dict[fx.Node, frozenset[Size]] = {}
+    for size, source in lowered.sizes.items():
+        told[source.node] = told.get(source.node, frozenset()) | {size}
     for node, value in lowered.values.items():
         match value:
             case Computed(computes, _):
                 steps += (dataclasses.replace(c, origins=(node.name,)) for c in computes)
             case Extern(_, results):
                 reads = frozenset(memory(lowered, node.all_input_nodes))
-                steps.append(External(node.name, reads, frozenset(_names(results))))
+                made = frozenset(_names(results))
+                steps.append(External(node.name, reads, made, told.get(node, frozenset())))
             case Host():
                 # A number read off a tensor.
                 reads = frozenset(memory(lowered, node.all_input_nodes))
                 if reads:
-                    steps.append(External(node.name, reads, frozenset()))
+                    tells = told.get(node, frozenset())
+                    steps.append(External(node.name, reads, frozenset(), tells))
             case _:
                 pass
     (output,) = graph.find_nodes(op="output")

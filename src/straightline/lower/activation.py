@@ -10,7 +10,8 @@ from straightline.ir.index import Index, add, floordiv, sub
 from straightline.ir.nodes import Const, Expr, cast
 from straightline.lower import scalar as s
 from straightline.lower.builder import Builder, number_of
-from straightline.lower.pointwise import clamp, elementwise
+from straightline.lower.choice import clamp
+from straightline.lower.pointwise import elementwise
 from straightline.lower.scalar import call, where
 from straightline.lower.table import Rule, Table
 from straightline.lower.tensor import Coords, Tensor

@@ -19,7 +19,7 @@ from straightline.lower.tensor import (
     contiguous,
     of_buffer,
 )
-from straightline.lower.types import Number, Operand
+from straightline.lower.types import Number, Operand, Real
 
 Element: TypeAlias = Callable[[Coords], Expr]
 Part: TypeAlias = Callable[[Coords, Coords], Expr | tuple[Expr, ...]]
@@ -180,9 +180,10 @@ class Builder:
                 value = cast(value, dtype)
             return cast(value, computed_in(dtype))
         dtype = dtype or types.of_number(operand)
-        if not exact and not isinstance(operand, Index):
+        if not exact and not isinstance(operand, Index | Real):
             operand = scalar.rounded(operand, dtype)
-        return scalar.number(operand, computed_in(dtype))
+        value = scalar.number(operand, computed_in(dtype))
+        return scalar.narrow(value, dtype) if isinstance(operand, Real) and not exact else value
 
     def pointwise(
         self,
@@ -277,9 +278,9 @@ def _axes(letter: str, shape: Sequence[Index]) -> tuple[tuple[Axis, ...], Coords
 
 
 def number_of(value: Number) -> float:
-    """A Python number as a float; Unsupported for a size that is not known."""
-    if isinstance(value, Index):
-        if not value.is_constant:
-            raise Unsupported("a size where a number is wanted")
+    """A Python number; Unsupported for one that depends on sizes."""
+    if isinstance(value, Index) and value.is_constant:
         return value.constant
+    if isinstance(value, Index | Real):
+        raise Unsupported("a size where a number is wanted")
     return value

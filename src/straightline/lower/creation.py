@@ -83,7 +83,7 @@ def arange_step(b: Builder, start: Number, end: Number, step: Number = 1, **_: o
 
 
 def _truncated(value: Number) -> int | Index:
-    return value if isinstance(value, int | Index) else math.trunc(value)
+    return value if isinstance(value, int | Index) else math.trunc(number_of(value))
 
 
 @RULES.rule("linspace")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import sympy
 import torch
 from torch import fx
 
@@ -22,9 +21,9 @@ from straightline.ir.ops import OPERATIONS
 from straightline.lower import externs
 from straightline.lower.builder import Builder, Failure, Names, Spec
 from straightline.lower.rules import RULES, VIEWS
-from straightline.lower.symbols import Sizes
+from straightline.lower.symbols import Sizes, Source
 from straightline.lower.tensor import Tensor, Unsupported, of_buffer
-from straightline.lower.types import from_torch
+from straightline.lower.types import Real, from_torch
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Host:
-    """A number that Python computes: a size, or one made of sizes. `index` is None where that
-    cannot be said as an index.
+    """A number that Python computes: a size, or one made of sizes; None where that cannot be said
+    in the IR.
     """
 
-    index: Index | None
+    number: Index | Real | None
 
 
 @dataclass(frozen=True)
@@ -91,12 +90,12 @@ class Lowered:
     """What became of a graph: `values` in the order of its nodes, the output left out.
 
     `failures[code - 1]` is the name of the node and the error that a kernel's status `code` means.
-    `sizes` are the symbols that computes are told of, each torch's symbol of the same name.
+    `sizes` are those that computes are told of, by torch's names, and where each is read.
     """
 
     values: Mapping[fx.Node, Value]
     failures: tuple[tuple[str, Failure], ...]
-    sizes: Mapping[Size, sympy.Symbol]
+    sizes: Mapping[Size, Source]
 
     @property
     def computes(self) -> Iterator[Compute]:
@@ -151,16 +150,19 @@ class _Lowering:
         self.values: dict[fx.Node, Value] = {}
 
     def run(self) -> Lowered:
+        for node in self.graph.find_nodes(op="placeholder"):
+            self.sizes.learn(node, node.meta.get("val"))
         for node in self.graph.nodes:
             if node.op != "output":
                 self.values[node] = self.node(node)
-        return Lowered(self.values, tuple(self.failures), self.sizes.symbols)
+        return Lowered(self.values, tuple(self.failures), self.sizes.sources)
 
     def node(self, node: fx.Node) -> Value:
         described = node.meta.get("val")
         if isinstance(
             described, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool
         ):
+            self.sizes.learn(node, described)
             return Host(self.host(described))
         match node.op:
             case "placeholder":
@@ -174,8 +176,10 @@ class _Lowering:
             case _:
                 return Extern(f"a call of a {node.op}", ())
 
-    def host(self, value: Any) -> Index | None:
+    def host(self, value: Any) -> Index | Real | None:
         try:
+            if isinstance(value, torch.SymFloat):
+                return self.sizes.real(value)
             return self.sizes.index(value) if isinstance(value, int | torch.SymInt) else None
         except Unsupported:
             return None
@@ -214,6 +218,8 @@ class _Lowering:
         assert isinstance(source, fx.Node)
         value = self.values[source]
         assert isinstance(position, int)
+        if isinstance(value, Extern):
+            self.sizes.learn(node, node.meta.get("val"))
         results = value.results if isinstance(value, Computed | View | Extern) else ()
         return Item(source, position, results[position] if position < len(results) else None)
 
@@ -272,12 +278,12 @@ class _Lowering:
             case _:
                 return argument
 
-    def operand(self, node: fx.Node) -> Tensor | Index:
+    def operand(self, node: fx.Node) -> Tensor | Index | Real:
         value = self.values[node]
         if isinstance(value, Host):
-            if value.index is None:
+            if value.number is None:
                 raise Unsupported("a number that varies, and is no size")
-            return value.index
+            return value.number
         tensor = tensor_of(value)
         if tensor is None:
             raise Unsupported(self.why_unreadable(node))
@@ -292,6 +298,7 @@ class _Lowering:
         return "an operand that is no tensor"
 
     def extern(self, node: fx.Node, described: Any, reason: str) -> Extern:
+        self.sizes.learn(node, described)
         several = _several(described)
         results: list[Tensor | None] = []
         for at, one in enumerate(several):

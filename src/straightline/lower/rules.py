@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from straightline.lower import (
     activation,
+    binary,
     channels,
+    choice,
     creation,
     indexing,
     losses,
@@ -21,7 +23,9 @@ VIEWS = views.VIEWS
 RULES = Table()
 for _topic in (
     activation,
+    binary,
     channels,
+    choice,
     creation,
     indexing,
     losses,

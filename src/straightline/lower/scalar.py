@@ -13,6 +13,7 @@ from straightline.ir.dtypes import DType, b1, bf16, f16, f32, f64, i64
 from straightline.ir.index import Index
 from straightline.ir.nodes import Const, Expr, Position, cast, op
 from straightline.ir.ops import SELECT
+from straightline.lower.types import Number, Real
 
 Value: TypeAlias = Expr | bool | int | float
 
@@ -46,8 +47,10 @@ def _rounded_float(value: float, dtype: DType) -> float:
     return float(result)
 
 
-def number(value: bool | int | float | Index, dtype: DType) -> Expr:
-    """A constant, or a size as a value."""
+def number(value: Number, dtype: DType) -> Expr:
+    """A constant, or what is computed from sizes."""
+    if isinstance(value, Real):
+        return cast(value.value, dtype)
     if isinstance(value, Index):
         if not value.is_constant:
             return cast(Position(value), dtype)

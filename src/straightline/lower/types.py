@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -24,6 +25,7 @@ from straightline.ir.dtypes import (
     u64,
 )
 from straightline.ir.index import Index
+from straightline.ir.nodes import Expr
 from straightline.lower.tensor import Tensor, Unsupported
 
 FROM_TORCH: Mapping[torch.dtype, DType] = {
@@ -43,7 +45,15 @@ FROM_TORCH: Mapping[torch.dtype, DType] = {
 }
 TO_TORCH: Mapping[DType, torch.dtype] = {dtype: name for name, dtype in FROM_TORCH.items()}
 
-Number: TypeAlias = bool | int | float | Index
+
+@dataclass(frozen=True)
+class Real:
+    """A Python float computed from sizes: an expression of type `f64`."""
+
+    value: Expr
+
+
+Number: TypeAlias = bool | int | float | Index | Real
 Operand: TypeAlias = Tensor | Number
 
 

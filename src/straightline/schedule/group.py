@@ -16,10 +16,10 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from straightline.ir.index import Axis, Index
+from straightline.ir.index import Axis, Index, Size
 from straightline.schedule import cost
 from straightline.schedule.fuel import Fuel
-from straightline.schedule.program import External, Program, loads, reads, writes
+from straightline.schedule.program import External, Program, loads, sizes, writes
 from straightline.schedule.unit import Item, item, renamed
 
 
@@ -198,13 +198,18 @@ def groups(program: Program, fuel: Fuel) -> tuple[Placed, ...]:
     """
     placed: list[Placed] = []
     made_at: dict[str, int] = {}
+    told_at: dict[Size, int] = {}
     for step in program.steps:
         if isinstance(step, External):
             placed.append(step)
             made_at |= dict.fromkeys(step.writes, len(placed) - 1)
+            told_at |= dict.fromkeys(step.tells, len(placed) - 1)
             continue
         one = item(step)
-        earliest = max((made_at.get(name, 0) for name in reads(step)), default=0)
+        earliest = max((made_at.get(name, 0) for name in one.reads), default=0)
+        if told_at:
+            told = (told_at.get(size, 0) for size in sizes(step))
+            earliest = max(earliest, *told, 0)
         at = _join_last(placed, earliest, one, fuel)
         made_at |= dict.fromkeys(writes(step), at)
     return tuple(placed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from straightline.ir.index import Axis, index, slope
+from straightline.ir.index import Axis, Index, index, slope
 from straightline.ir.nodes import (
     Accumulate,
     Check,
@@ -49,13 +49,18 @@ def _body(group: Group, found: Sections, needed: frozenset[str]) -> tuple[Statem
     items = computed(group, found)
     inside: list[Statement] = []
     numbers = itertools.count()
+    known: dict[tuple[Index, ...], tuple[Axis, ...]] = {}
     for at, section in enumerate(found.sections):
         here = [one for one in items if one.place.at == at]
         for one in here:
             if not one.place.looped:
                 inside += _at_one_position(one, needed)
         looped = [one for one in here if one.place.looped]
-        axes = tuple(Axis(f"j{next(numbers)}", axis.extent) for axis in section.axes)
+        extents = tuple(axis.extent for axis in section.axes)
+        if extents not in known:
+            # Sections with the same axes can hand on in registers what one of them has read.
+            known[extents] = tuple(Axis(f"j{next(numbers)}", extent) for extent in extents)
+        axes = known[extents]
         serial = section.serial or group.kind is Kind.COLUMN
         inside += _section(axes, looped, needed, serial=serial)
     for one in items:

@@ -71,7 +71,7 @@ def _needed(
     found: dict[int, frozenset[str]] = {}
     for number in reversed(range(len(placed))):
         match placed[number]:
-            case External(_, names, _):
+            case External(_, names):
                 later |= names
             case Group() as group:
                 found[number] = frozenset(later.intersection(group.names))

@@ -6,16 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from straightline.ir.nodes import Buffer, Compute, Expr, Kernel, Load, walk
+from straightline.ir.index import Size
+from straightline.ir.nodes import Buffer, Compute, Expr, Kernel, Load, indices, walk
 
 
 @dataclass(frozen=True)
 class External:
-    """Something else that runs between kernels: it reads these buffers and makes those."""
+    """Something else that runs between kernels: it reads these buffers and makes those.
+
+    `tells` are the sizes that are not known before.
+    """
 
     name: str
     reads: frozenset[str]
     writes: frozenset[str]
+    tells: frozenset[Size] = frozenset()
 
 
 Step: TypeAlias = Compute | External
@@ -76,16 +81,29 @@ def loads(*expressions: Expr) -> Iterator[Load]:
 def reads(step: Step) -> frozenset[str]:
     """The names of the buffers that a step reads."""
     match step:
-        case External(_, names, _):
+        case External(_, names):
             return names
         case Compute():
             return frozenset(load.buffer.name for load in loads(*roots(step)))
 
 
+def sizes(compute: Compute) -> frozenset[Size]:
+    """The sizes that a compute depends on."""
+    found: set[Size] = set()
+    for axis in (*compute.axes, *compute.over):
+        found.update(atom for atom in axis.extent.atoms if isinstance(atom, Size))
+    for node in walk(*roots(compute)):
+        for where in indices(node):
+            for atom in where.atoms:
+                if isinstance(atom, Size):
+                    found.add(atom)
+    return frozenset(found)
+
+
 def writes(step: Step) -> frozenset[str]:
     """The names of the buffers that a step makes."""
     match step:
-        case External(_, _, names):
+        case External(_, _, names, _):
             return names
         case Compute():
             return frozenset(buffer.name for buffer in step.buffers)

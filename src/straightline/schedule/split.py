@@ -31,6 +31,9 @@ from straightline.schedule.unit import item
 PARTS = 32
 """Parts of a fold: enough for the threads of a large machine, few enough to be added up at once."""
 
+ENOUGH = 8
+"""Results that threads can share as they are: a fold that others follow in one kernel stays so."""
+
 LARGE = 1 << 18
 """Elements from which on a fold is worth two kernels."""
 
@@ -73,7 +76,7 @@ def _axis(compute: Compute) -> Axis | None:
     results = cost.points(compute.axes)
     across = alone(item(compute)).kind is Kind.COLUMN
     shares = results // LANES if across else results
-    if shares >= PARTS // 2 or results * cost.points(compute.over) < LARGE:
+    if shares >= ENOUGH or results * cost.points(compute.over) < LARGE:
         return None
     longest = max(compute.over, key=lambda axis: cost.amount(axis.extent))
     return longest if cost.amount(longest.extent) >= 4 * PARTS else None

@@ -7,7 +7,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from straightline.codegen.target import Target, best, runs_on, tuned
+from straightline.codegen.target import Target, best, named, runs_on, tuned
 
 
 @cache
@@ -51,3 +51,13 @@ def host() -> Target:
         llvm.get_host_cpu_features().flatten(),
         os.cpu_count() or 1,
     )
+
+
+def chosen(name: str | None = None) -> Target:
+    """The target with this name, if this machine runs it; without one the machine itself."""
+    if name is None:
+        return host()
+    target = named(name)
+    if not runs_here(target):
+        raise ValueError(f"this machine does not run code for {name}; it is {host().name}")
+    return target

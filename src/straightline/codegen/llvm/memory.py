@@ -6,17 +6,13 @@ from collections.abc import Hashable
 
 from straightline.codegen.llvm.context import Context, Vector
 from straightline.codegen.llvm.indices import number, slope, term_depth
+from straightline.codegen.llvm.plan import offset
 from straightline.codegen.llvm.scopes import Value, constant
 from straightline.codegen.llvm.text import At, memory, register, sequence, suffix
 from straightline.ir import index as ix
 from straightline.ir.dtypes import DType, b1, i64
 from straightline.ir.index import Index
 from straightline.ir.nodes import Buffer, Load
-
-
-def offset(buffer: Buffer, coords: tuple[Index, ...]) -> Index:
-    """How many elements behind the first."""
-    return ix.add(*(ix.mul(c, s) for c, s in zip(coords, buffer.strides, strict=True)))
 
 
 def load(ctx: Context, expr: Load, mask: Value | None) -> Value:
@@ -72,7 +68,7 @@ def store(
     else:
         step = slope(ctx, flat)
         at = ctx.scopes.here(vector.lanes)
-        masks = _masks(ctx, at, vector, mask)
+        masks = _unknown(ctx, at, _masks(ctx, at, vector, mask))
         values = ctx.scopes.spread(value, vector.lanes, vector.count)
         if step in (ix.ONE, ix.index(-1)):
             forward = step is ix.ONE
@@ -96,6 +92,29 @@ def _masks(ctx: Context, at: At, vector: Vector, mask: Value | None) -> tuple[st
         name if active is None else at.binary("and", "i1", name, active)
         for name, active in zip(names, vector.active, strict=True)
     )
+
+
+def _unknown(ctx: Context, at: At, masks: tuple[str | None, ...]) -> tuple[str | None, ...]:
+    """The same masks, of which LLVM does not know which lanes they are.
+
+    Of a narrowed vector with one lane known to be stored, LLVM 22 stores what was there before it
+    was narrowed, over what lies behind.
+    """
+    if all(mask is None for mask in masks):
+        return masks
+    (true,) = ctx.scopes.spread(_opaque(ctx), at.lanes, 1)
+    return tuple(mask and at.binary("and", "i1", mask, true) for mask in masks)
+
+
+def _opaque(ctx: Context) -> Value:
+    """True, although it could be otherwise as far as LLVM can see."""
+    found = ctx.scopes.known("opaque")
+    if found is None:
+        at = ctx.scopes.at(0)
+        number = at.do("ptrtoint ptr %buffers to i64")
+        found = Value(b1, 1, (at.compare("icmp ne", "i64", number, "0"),))
+        ctx.scopes.remember("opaque", found)
+    return found
 
 
 # -- addresses -------------------------------------------------------------------------------------

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from straightline.codegen.target import Target
 from straightline.ir import index as ix
 from straightline.ir.dtypes import DType
+from straightline.ir.index import Index
 from straightline.ir.nodes import (
     Accumulate,
     Buffer,
-    Check,
     Declare,
-    Expr,
     Fold,
     How,
     Kernel,
@@ -24,6 +23,8 @@ from straightline.ir.nodes import (
     Running,
     Statement,
     Store,
+    expressions,
+    statements,
     walk,
 )
 from straightline.ir.ops import OPERATIONS
@@ -31,6 +32,8 @@ from straightline.ir.ops import OPERATIONS
 # Scratch buffers up to this size together lie on the stack.
 STACK_BYTES = 64 << 10
 _MOST_LANES = 64
+# So many at most where each lane touches a place of its own.
+_MOST_APART = 16
 # Loops of few vectors are written out up to this cost: it takes time to compile.
 _STRAIGHT_COST = 320
 
@@ -104,8 +107,8 @@ def plan(kernel: Kernel, target: Target) -> Plan:
     lanes = _lanes(loops, target)
     running = frozenset(
         expr.fold
-        for root in _expressions(kernel.body)
-        for expr in walk(root)
+        for st in statements(kernel.body)
+        for expr in walk(*expressions(st))
         if isinstance(expr, Running)
     )
     copies = {id(loop): _copies(loop, lanes, target, loop is ranged) for loop in loops}
@@ -123,6 +126,11 @@ def passed_scratch(kernel: Kernel) -> tuple[Buffer, ...]:
             return kernel.scratch
         total += size * buffer.dtype.bytes
     return kernel.scratch if total > STACK_BYTES else ()
+
+
+def offset(buffer: Buffer, coords: tuple[Index, ...]) -> Index:
+    """How many elements behind the first of the buffer."""
+    return ix.add(*(ix.mul(c, s) for c, s in zip(coords, buffer.strides, strict=True)))
 
 
 def elements(buffer: Buffer) -> int | None:
@@ -145,30 +153,12 @@ def _vector_loops(body: tuple[Statement, ...]) -> Iterator[Loop]:
                 yield from _vector_loops(st.body)
 
 
-def _expressions(body: tuple[Statement, ...]) -> Iterator[Expr]:
-    for st in body:
-        match st:
-            case Loop():
-                yield from _expressions(st.body)
-            case Accumulate(_, values, mask):
-                yield from (*values, *((mask,) if mask is not None else ()))
-            case Store(_, coords, value, mask):
-                yield value
-                yield from (mask,) if mask is not None else ()
-                for coord in coords:
-                    yield from (a.value for a in coord.atoms if isinstance(a, ix.Given))
-            case Check(condition):
-                yield condition
-            case Declare():
-                pass
-
-
 def _work(loop: Loop) -> tuple[Counter[DType], set[DType], int]:
     """Operations by the type they are on, the types in memory, and what it all costs."""
     on: Counter[DType] = Counter()
-    stored = {st.buffer.dtype for st in _all(loop.body) if isinstance(st, Store)}
+    stored = {st.buffer.dtype for st in statements(loop.body) if isinstance(st, Store)}
     cost = 0
-    for expr in walk(*_expressions(loop.body)):
+    for expr in walk(*(root for st in statements(loop.body) for root in expressions(st))):
         match expr:
             case Op(name, _, args):
                 operation = OPERATIONS.get(name)
@@ -180,18 +170,11 @@ def _work(loop: Loop) -> tuple[Counter[DType], set[DType], int]:
                 cost += 1
             case _:
                 pass
-    for st in _all(loop.body):
+    for st in statements(loop.body):
         if isinstance(st, Accumulate):
             on[st.fold.dtypes[0]] += 1
             cost += 1
     return on, stored, cost
-
-
-def _all(body: tuple[Statement, ...]) -> Iterator[Statement]:
-    for st in body:
-        yield st
-        if isinstance(st, Loop):
-            yield from _all(st.body)
 
 
 def _lanes(loops: list[Loop], target: Target) -> int:
@@ -218,13 +201,16 @@ def _copies(loop: Loop, lanes: int, target: Target, ranged: bool) -> tuple[Copy,
     most = None if ranged else high
     while lanes > 2 and most is not None and most <= lanes // 2:
         lanes //= 2
+    apart = _touches_apart(loop)
+    if apart:
+        lanes = min(lanes, _MOST_APART)
     exact = most is not None and low == most
     if exact and most and not any(isinstance(st, Loop) for st in loop.body):
         few = -(-most // lanes)
         whole = most % lanes == 0
         if few <= target.registers // 4 and few * cost <= _STRAIGHT_COST and (whole or masked):
             return (Copy(lanes, few, not whole, straight=True),)
-    count = _count(loop, cost, target)
+    count = 1 if apart else _count(loop, cost, target)
     while count > 1 and most is not None and most < lanes * count:
         count //= 2
     steps = Copy(lanes, count)
@@ -238,13 +224,34 @@ def _copies(loop: Loop, lanes: int, target: Target, ranged: bool) -> tuple[Copy,
     return (steps, *rest)
 
 
+def _touches_apart(loop: Loop) -> bool:
+    """Whether elements that do not lie side by side are loaded or stored."""
+    places = [
+        (expr.buffer, expr.coords)
+        for st in statements(loop.body)
+        for expr in walk(*expressions(st))
+        if isinstance(expr, Load)
+    ]
+    places += [(st.buffer, st.coords) for st in statements(loop.body) if isinstance(st, Store)]
+    near = (ix.ZERO, ix.ONE, ix.index(-1))
+    return any(
+        ix.slope(offset(*place), loop.axis) not in near or any(c.computed for c in place[1])
+        for place in places
+    )
+
+
 def _count(loop: Loop, cost: int, target: Target) -> int:
     """How many vectors side by side: independent chains hide how long an instruction takes."""
-    declared = {st.fold for st in _all(loop.body) if isinstance(st, Declare)}
-    folds = any(isinstance(st, Accumulate) and st.fold not in declared for st in _all(loop.body))
     few = target.registers <= 16
-    if cost <= 4 and any(isinstance(st, Loop) for st in loop.body):
-        return 4 if few else 8  # neighbours in memory are read together
+    declared = {st.fold for st in statements(loop.body) if isinstance(st, Declare)}
+    folds = {
+        st.fold
+        for st in statements(loop.body)
+        if isinstance(st, Accumulate) and st.fold not in declared
+    }
+    inner = any(isinstance(st, Loop) for st in loop.body)  # reads neighbours in memory together
+    if cost <= 4 and not few and (inner or folds) and all(len(f.dtypes) == 1 for f in folds):
+        return 8
     if cost <= (8 if few else 12) or (folds and cost <= (16 if few else 32)):
         return 4
-    return 2 if cost <= (12 if few else 32) else 1
+    return 2 if cost <= (12 if few else 100) else 1

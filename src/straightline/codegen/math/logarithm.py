@@ -33,56 +33,69 @@ class Table:
     log1p: tuple[float, ...]
 
 
-# (2 * atanh(s) / s - 2) / s**2 for |s| <= 0.1716, relative error of atanh 2**-59.5
-_ATANH = (
-    0.6666666666666734,
-    0.39999999999416946,
-    0.2857142874193039,
-    0.22222198616578312,
-    0.18183562216034832,
-    0.153141014304599,
-    0.14795467633182913,
-)
-_DOUBLE = Table(lowest=0x3FE6A09E667F3BCD, log1p=_ATANH)
-
 # Where e * log(2) and log(1 + f) cancel most, for arguments a little below `lowest`, the sum has
 # lost least with f from -1/4 to 1/2 when log(1 + f) is rounded once (log, log1p), and with f from
 # sqrt(1/2) - 1 to sqrt(2) - 1 when it is rounded twice (log2, log10).
 NARROW = {
-    # (log(1 + f) - f) / f**2: relative error of log(1 + f) 2**-26.4
+    # (log(1 + f) - f) / f**2: relative error of log(1 + f) 2**-27.6
     f32: Table(
         lowest=0x3F400000,
         log1p=(
             -0.5,
             0.3333345055580139,
             -0.25000110268592834,
-            0.19990816712379456,
-            -0.16647575795650482,
-            0.14482267200946808,
-            -0.13164177536964417,
-            0.10436548292636871,
-            -0.0446682944893837,
+            0.19990848004817963,
+            -0.1664687693119049,
+            0.14477623999118805,
+            -0.1316394954919815,
+            0.10472632944583893,
+            -0.04515313729643822,
         ),
     ),
-    f64: _DOUBLE,
+    # (2 * atanh(s) / s - 2) / s**2: relative error of atanh 2**-62.7
+    f64: Table(
+        lowest=0x3FE8000000000000,
+        log1p=(
+            0.666666666666666,
+            0.4000000000005668,
+            0.28571428555825606,
+            0.22222224297029208,
+            0.18181665827506158,
+            0.15391113964086575,
+            0.13173558589681336,
+            0.1384335700412906,
+        ),
+    ),
 }
 ROOT = {
-    # the same: 2**-26.5
+    # the same: 2**-27.8
     f32: Table(
         lowest=0x3F3504F3,
         log1p=(
             -0.49999988079071045,
             0.33333325386047363,
-            -0.25001609325408936,
-            0.20001444220542908,
-            -0.16606935858726501,
-            0.1418970674276352,
-            -0.13271768391132355,
-            0.12884758412837982,
-            -0.07541883736848831,
+            -0.25001612305641174,
+            0.20002016425132751,
+            -0.1660832166671753,
+            0.14180441200733185,
+            -0.1324845552444458,
+            0.129163458943367,
+            -0.07622616738080978,
         ),
     ),
-    f64: _DOUBLE,
+    # the same: 2**-59.5
+    f64: Table(
+        lowest=0x3FE6A09E667F3BCD,
+        log1p=(
+            0.6666666666666734,
+            0.3999999999941695,
+            0.2857142874192843,
+            0.22222198616730635,
+            0.1818356221439523,
+            0.15314101271652744,
+            0.14795471311294667,
+        ),
+    ),
 }
 
 
@@ -147,45 +160,56 @@ def log10(x: Value, has_scale: bool) -> Value:
     return _at_edges(x, fma(e, LOG10_2, r), 0.0)
 
 
-def finite_log1p(x: Value) -> Value:
-    """log(1 + x) for finite x > -1; of either zero, zero of either sign."""
+def finite_log1p(x: Value, low: Value | None = None) -> Value:
+    """log(1 + x + low) for finite x > -1, and a `low` of what x is rounded by; of either zero, zero
+    of either sign.
+    """
     layout, table = x.layout, NARROW[x.dtype]
     unit = 1 << layout.mantissa
     raised = ((x + 1.0).bits - table.lowest) & -unit
     # f = x / 2**e + (1 / 2**e - 1); 1 / 2**e may be subnormal, four times that is not.
     down = ((layout.one + 2 * unit) - raised).as_float
     f = (x.bits - raised).as_float + fma(down, 0.25, -1.0)
-    return fma(raised.to(x.dtype), LOG_2 / unit, log1p_reduced(f, table))
+    if low is None:
+        r = log1p_reduced(f, table)
+    else:
+        r = f + (rest_of_log1p(f, table) + low * (down * 0.25))
+    return fma(raised.to(x.dtype), LOG_2 / unit, r)
 
 
 def log1p(x: Value, has_scale: bool) -> Value:
     return _at_edges(x, copysign(finite_log1p(x), x), -1.0)
 
 
+def _log1p_of_sum(large: Value, small: Value, huge: Value, instead: Value) -> Value:
+    """log(1 + large + small); where that is `huge`, the log of twice what is there `instead`."""
+    total = large + small
+    low = select(huge, 0.0, (large - total) + small)
+    r = finite_log1p(select(huge, instead, total), low)
+    return r + choose(huge, LOG_2, 0.0, total.dtype)
+
+
 def asinh(x: Value, has_scale: bool) -> Value:
-    """log(a + sqrt(a**2 + 1)) for a = |x|; of large ones, log(2a)."""
+    """log(1 + a + (sqrt(a**2 + 1) - 1)) for a = |x|; of huge ones, log(2a)."""
     a = abs(x)
-    large = a > 2.0 ** (x.layout.mantissa + 5)
     square = a * a
-    inside = select(large, a, a + square / (sqrt(square + 1.0) + 1.0))
-    r = finite_log1p(inside) + choose(large, LOG_2, 0.0, x.dtype)
+    huge = a > 2.0 ** (x.layout.mantissa + 5)
+    r = _log1p_of_sum(a, square / (sqrt(square + 1.0) + 1.0), huge, a)
     return copysign(select(a < INFINITY, r, a), x)
 
 
 def acosh(x: Value, has_scale: bool) -> Value:
-    """log(1 + t + sqrt(2t + t**2)) for t = x - 1; of large ones, log(2x)."""
+    """log(1 + sqrt(2t + t**2) + t) for t = x - 1; of huge ones, log(2x)."""
     t = x - 1.0
-    large = x > 2.0 ** (x.layout.mantissa + 5)
-    inside = select(large, x, t + sqrt(fma(t, t, t + t)))
-    r = finite_log1p(inside) + choose(large, LOG_2, 0.0, x.dtype)
-    r = select(x < INFINITY, r, x)
-    return select(x < 1.0, NAN, r)
+    huge = x > 2.0 ** (x.layout.mantissa + 5)
+    r = _log1p_of_sum(sqrt(fma(t, t, t + t)), t, huge, x)
+    return select(x < 1.0, NAN, select(x < INFINITY, r, x))
 
 
 def atanh(x: Value, has_scale: bool) -> Value:
-    """log1p(2a / (1 - a)) / 2 for a = |x|."""
+    """log(1 + 2a + 2a * a / (1 - a)) / 2 for a = |x|."""
     a = abs(x)
-    ratio = (a + a) / (1.0 - a)
-    r = finite_log1p(ratio) * 0.5
+    twice = a + a
+    r = finite_log1p(twice + twice * a / (1.0 - a)) * 0.5
     r = select(a < 1.0, r, select(a.equals(1.0), constant(INFINITY, x.dtype), NAN))
     return copysign(r, x)

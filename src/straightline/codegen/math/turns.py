@@ -42,20 +42,25 @@ def _chunks(shift: int) -> list[float]:
     return chunks
 
 
-def reduced_single(a: Value) -> tuple[Value, Value]:
-    """(r, n) for any finite `a` of 0 or more in `f32`: n quarter turns and r.
+# For numbers up to 2**80, and for those above it divided by 2**56.
+NEAR, FAR = _chunks(0), _chunks(56)
+
+
+def reduced_single(a: Value) -> tuple[Value, Value, Value]:
+    """(r, n, rest) for any finite `a` of 0 or more in `f32`: n quarter turns, r and a rest.
 
     Products of `a` with numbers of 29 bits are exact in `f64`, and so are their parts behind the
     point, in turns. Of a large `a`, the digits that make whole turns of it are left out beforehand.
     """
     huge = a > 2.0**80
     y = a.to(f64) * choose(huge, 2.0**-56, 1.0, f64)
-    factors = zip(_chunks(56), _chunks(0), strict=True)
-    *parts, last = [y * choose(huge, *pair, f64) for pair in factors]
+    *parts, last = [y * choose(huge, *pair, f64) for pair in zip(FAR, NEAR, strict=True)]
     first, second, third = (part - round_even(part) for part in parts)
     quarters = round_even((first + second + third) * 4.0)
     turns = fma(quarters, -0.25, first) + second + third + last
-    return (turns * TURN).to(f32), quarters.to(i32)
+    wide = turns * TURN
+    r = wide.to(f32)
+    return r, quarters.to(i32), (wide - r.to(f64)).to(f32)
 
 
 def _window(shift: Value, words: Sequence[int], count: int) -> list[Value]:
@@ -85,8 +90,9 @@ def _digits(words: int) -> list[int]:
 DIGITS = _digits(19)
 
 
-def reduced_double(a: Value) -> tuple[Value, Value]:
-    """(r, n) for finite `a` of 2**30 or more in `f64`: n quarter turns and r; n modulo 4.
+def reduced_double(a: Value) -> tuple[Value, Value, Value]:
+    """(r, n, rest) for finite `a` of 2**30 or more in `f64`: n quarter turns, r and a rest; n
+    modulo 4.
 
     The mantissa times a window of the digits of 2 / pi, in integers: digits that make multiples of
     four quarter turns lie before the window.
@@ -107,5 +113,6 @@ def reduced_double(a: Value) -> tuple[Value, Value]:
     r = first * (HALF_PI * 2.0**-64)
     rest = fma(first, HALF_PI * 2.0**-64, -r)
     rest = fma(first, HALF_PI_LOW * 2.0**-64, rest)
-    r = r + fma(second, HALF_PI * 2.0**-64, rest)
-    return select(a < float("inf"), r, float("nan")), n.to(i64)
+    rest = fma(second, HALF_PI * 2.0**-64, rest)
+    total = r + rest
+    return select(a < float("inf"), total, float("nan")), n.to(i64), (r - total) + rest
