@@ -111,7 +111,9 @@ class _Rebuilder:
         size = tuple(map(self._numbers.number, made.shape))
         stride = tuple(map(self._numbers.number, made.strides))
         arguments = (size, stride, TO_TORCH[made.dtype])
-        node = self._new.create_node("call_function", allocation.empty_strided, arguments, name=buffer.name)
+        node = self._new.create_node(
+            "call_function", allocation.empty_strided, arguments, name=buffer.name
+        )
         node.meta = _origin(owner or default)
         return node
 
