@@ -42,8 +42,8 @@ def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 def grads_of(side: Callable[..., Any], seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(3, 3, generator=generator).requires_grad_()
-    w = torch.randn(3, 3, generator=generator).requires_grad_()
+    x = torch.randn(3, 3, generator=generator).double().requires_grad_()
+    w = torch.randn(3, 3, generator=generator).double().requires_grad_()
     a, b = side(x, w)
     (a.sum() + b.cos().sum()).backward()
     assert x.grad is not None
@@ -184,8 +184,8 @@ def test_random_masks_under_threads() -> None:
 def twice(side: Callable[[Tensor, Tensor], Tensor], seed: int) -> Callable[[], list[Tensor]]:
     """Run `side` forward; what is left to do are its gradients and theirs, of two orders."""
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(3, 3, generator=generator).requires_grad_()
-    w = torch.randn(3, 3, generator=generator).requires_grad_()
+    x = torch.randn(3, 3, generator=generator).double().requires_grad_()
+    w = torch.randn(3, 3, generator=generator).double().requires_grad_()
     out = side(x, w)
 
     def differentiate() -> list[Tensor]:
