@@ -152,7 +152,10 @@ def fold(line: str) -> str:
         depth += sum(part.count(c) for c in "([{") - sum(part.count(c) for c in ")]}")
         folded.append(part if depth else f"{part} \\")
     full = f"{last}{mark}{comment}"
-    return "\n".join([*folded, full if len(full) <= WIDTH else f"{full[: WIDTH - 3]}..."])
+    if len(full) > WIDTH:
+        room = WIDTH - len("...")
+        full = f"{full[:room]}..." if room > len(last) + len(mark) else last
+    return "\n".join([*folded, full])
 
 
 def _title(text: str) -> None:
