@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "lower": ("errors", "ir", "torch_private"),
     "schedule": ("ir",),
     "codegen": ("ir",),
-    "launch": ("codegen", "ir"),
+    "launch": ("codegen", "ir", "torch_private.allocation"),
     "kernels": (
         "capture",
         "codegen",

@@ -87,10 +87,10 @@ input x: f32[48] strides [1]
 output y: f32[48] strides [1]
 output z: f32[48] strides [1]
 
-vector i1 < 48:
-    $0 = exp(x[i1])
-    y[i1] = $0
-    z[i1] = tanh($0)
+vector i0i1 < 48:
+    $0 = exp(x[i0i1])
+    y[i0i1] = $0
+    z[i0i1] = tanh($0)
 """
     ]
 

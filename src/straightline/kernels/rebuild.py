@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from straightline.capture import origins
@@ -110,10 +111,17 @@ class _Rebuilder:
         made = self._plan.made[buffer.name]
         size = tuple(map(self._numbers.number, made.shape))
         stride = tuple(map(self._numbers.number, made.strides))
-        arguments = (size, stride, TO_TORCH[made.dtype])
-        node = self._new.create_node(
-            "call_function", allocation.empty_strided, arguments, name=buffer.name
-        )
+        dtype = TO_TORCH[made.dtype]
+        if allocation.is_called_fake():
+            # Modes see torch's own function only.
+            place: dict[str, Any] = {"dtype": dtype, "device": torch.device("cpu")}
+            node = self._new.create_node(
+                "call_function", torch.empty_strided, (size, stride), place, name=buffer.name
+            )
+        else:
+            node = self._new.create_node(
+                "call_function", allocation.empty_strided, (size, stride, dtype), name=buffer.name
+            )
         node.meta = _origin(owner or default)
         return node
 

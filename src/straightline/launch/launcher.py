@@ -34,6 +34,7 @@ from straightline.launch.machine_code import (
 )
 from straightline.launch.pool import pool
 from straightline.launch.reading import Reader, reader, torch_function
+from straightline.torch_private.allocation import is_fake
 
 _PYTHON = (
     "PyBytes_AsString",
@@ -99,7 +100,12 @@ def kernel_builtin(
 
 
 def _settle_and_launch(bound: _Kernel, *args: object) -> None:
-    """Where native code cannot: when arguments are not as expected, or cannot be read there."""
+    """Where native code cannot: when arguments are not as expected, or cannot be read there.
+
+    On fake tensors there is nothing to compute.
+    """
+    if any(map(is_fake, args)):
+        return
     tensors, integers = settle(bound.description, args)
     launch = builtin(bound.by_addresses, bound)
     launch(*(tensor.data_ptr() for tensor in tensors), *integers)

@@ -66,9 +66,7 @@ def emit_outer(
         with contextlib.ExitStack() as stack:
             stack.enter_context(modes.without_saved_tensor_hooks(writer, contract))
             stack.enter_context(modes.view_tracking(writer, needed=slow))
-            stack.enter_context(
-                modes.grad_mode(writer, contract.modes.grad_enabled, wanted=True, recording=True)
-            )
+            stack.enter_context(modes.grad_mode(writer, contract.modes.grad_enabled, wanted=True))
             comma = "," if len(unpacked) == 1 else ""
             with writer.duty("runtime_wrapper_orchestration"):
                 writer.line(f"{', '.join(unpacked)}{comma} = {call}" if unpacked else call)

@@ -181,7 +181,7 @@ def _merged(
             *addresses.indices_in(*statements.expressions(body)),
         ]
         if addresses.merges(outer, inner, where):
-            whole, places = addresses.merged((outer, inner), inner.name)
+            whole, places = addresses.merged((outer, inner), outer.name + inner.name)
             body = moved(statements.flattened(body), places)
             order = [*order[: at - 1], whole, *order[at + 1 :]]
         at -= 1

@@ -39,17 +39,16 @@ def grad_mode(
     *,
     wanted: bool,
     needed: bool = True,
-    recording: bool = False,
 ) -> Iterator[None]:
     """Grad mode is `wanted` inside and `now` again after, exceptions included.
 
-    `recording`: for an autograd function, which records nothing in inference mode.
+    In inference mode, which Dynamo compiles like no-grad, it stays off.
     """
     if now == wanted or not needed:
         yield
         return
     switch = writer.bind(switches.set_grad_enabled, "set_grad_enabled")
-    mode = f"not {in_inference_mode(writer)}" if recording else wanted
+    mode = f"not {in_inference_mode(writer)}" if wanted else wanted
     with writer.duty(_DUTY):
         writer.line(f"{switch}({mode})")
     with _tried(writer):
