@@ -49,6 +49,7 @@ def test_a_kernel_is_recorded():
     assert kernel.bytes == 2 * 12 * 4
     assert kernel.flops == 3 * 12
     assert f.num_kernels == 1
+    assert {kernel} == set(f.kernels)
     with pytest.raises(dataclasses.FrozenInstanceError):
         kernel.name = "another"
 

@@ -8,15 +8,16 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from straightline.errors import OptionError
-from straightline.kernels.record import CompiledKernel
-from straightline.report.explain import explain as report
 from straightline.torch_private import owners
+
+if TYPE_CHECKING:
+    from straightline.kernels.record import CompiledKernel
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -73,9 +74,11 @@ def kernels(target: object) -> tuple[CompiledKernel, ...]:
 
 def explain(target: object) -> str:
     """The kernels of `target`, and the operations that run as ATen, each with its reason."""
+    from straightline.report.explain import explain
+
     found = _compiled_programs(target, "explain")
     kept = [each for _, program in found for each in program.lower.kept]
-    return report(kernels(target), kept)
+    return explain(kernels(target), kept)
 
 
 def _compiled_programs(target: object, function: str) -> list[tuple[str, Any]]:

@@ -153,8 +153,8 @@ def fold(line: str) -> str:
         folded.append(part if depth else f"{part} \\")
     full = f"{last}{mark}{comment}"
     if len(full) > WIDTH:
-        room = len(last) + len(mark) + 8 <= WIDTH
-        full = f"{full[: WIDTH - 3]}..." if room else last
+        room = WIDTH - len("...")
+        full = f"{full[:room]}..." if room > len(last) + len(mark) else last
     return "\n".join([*folded, full])
 
 

@@ -7,6 +7,7 @@ torch's (`torch.backends.python_native.straightline`), which Dynamo itself looks
 
 from __future__ import annotations
 
+import threading
 import types
 import weakref
 from collections.abc import Iterable
@@ -25,7 +26,8 @@ class Consulted:
         self.kernels = kernels
         self._code = None if code is None else weakref.ref(code)
         self._found: dict[tuple[str, str], bool] = {}
-        _live.add(self)
+        with _lock:
+            _live.add(self)
 
     def off(self, name: str, key: str) -> bool:
         """Whether the operation of this name is switched off for tensors of this key."""
@@ -43,6 +45,7 @@ class Consulted:
 
 
 _live: weakref.WeakSet[Consulted] = weakref.WeakSet()
+_lock = threading.Lock()
 
 
 def turn(switches: set[str], which: Iterable[str], *, on: bool) -> None:
@@ -51,7 +54,9 @@ def turn(switches: set[str], which: Iterable[str], *, on: bool) -> None:
         switches.difference_update(which)
     else:
         switches.update(which)
-    stale = [code for each in list(_live) if each.stale and (code := each.code) is not None]
+    with _lock:
+        live = list(_live)
+    stale = [code for each in live if each.stale and (code := each.code) is not None]
     if stale:
         from straightline.torch_private import dynamo
 

@@ -29,7 +29,7 @@ from straightline.kernels.failures import Raised
 from straightline.schedule.cost import known
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CompiledKernel:
     """One kernel of a program.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from straightline.ir.nodes import Buffer
@@ -81,5 +82,5 @@ def _needed(
 
 def _name(number: int, group: Group, needed: frozenset[str]) -> str:
     """What the kernel is called everywhere: after what it leaves behind."""
-    results = [name for name in group.names if name in needed]
-    return "_".join([f"k{number}", *results[-3:]])
+    results = [re.sub(r"_\d+$", "", name).strip("_") for name in group.names if name in needed]
+    return "_".join([f"k{number}", *list(dict.fromkeys(results))[-3:]])
