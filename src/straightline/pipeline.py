@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
@@ -31,7 +31,7 @@ from straightline.capture import (
 from straightline.capture.contract import Contract
 from straightline.config import Config
 from straightline.kernels import native
-from straightline.report import dump, trace
+from straightline.report import trace
 from straightline.runtime import programs
 from straightline.runtime.body import Lower
 from straightline.switches import Consulted
@@ -50,6 +50,9 @@ from straightline.torch_private import (
 from straightline.torch_private.function_class import higher_class
 from straightline.torch_private.second_order import failures_named
 from straightline.torch_private.stages import Stages
+
+if TYPE_CHECKING:
+    from straightline.report import dump  # loaded when files are wanted
 
 
 def compile_graph(
@@ -94,7 +97,7 @@ def _compile(
 ) -> Callable[..., Any]:
     name = origins.identifier(dynamo.function_name()) + part
     compile_id = dynamo.compile_id()
-    examples = None if config.dump is None else dump.examples(example_inputs)
+    examples = _examples(config, example_inputs)
     with stages.trace(gm, example_inputs, joint_passes=(cse.eliminate,)) as traced:
         written = keeping.written_inputs(traced)
         simplify.resize_inputs(traced.forward)
@@ -211,6 +214,15 @@ def _later(
         return compile_now()
 
 
+def _examples(config: Config, inputs: Sequence[Any]) -> dump.Examples | None:
+    """Arguments like those that are compiled for, if they are wanted in files."""
+    if config.dump is None:
+        return None
+    from straightline.report import dump
+
+    return dump.examples(inputs)
+
+
 def _observer(
     config: Config,
     title: str,
@@ -219,6 +231,8 @@ def _observer(
 ) -> programs.Observer:
     if config.dump is None or examples is None:
         return trace.observe
+    from straightline.report import dump
+
     folder, program = config.dump, dump.stem(config.dump, title)
 
     def observe(generated: programs.Generated) -> None:
