@@ -185,3 +185,10 @@ def test_losses(function, reduction):
         torch.randn(ROWS),
         CLASSES,
     )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+def test_means_of_losses_of_any_size(loss, dynamic):
+    torch.manual_seed(0)
+    agree(loss, torch.randn(ROWS) * 2, torch.randn(ROWS), dynamic=dynamic)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from straightline.ir.dtypes import DType
-from straightline.ir.index import Index, Size
+from straightline.ir.index import ZERO, Index, Size
 from straightline.ir.nodes import Buffer, Compute, Op, walk
 from straightline.ir.ops import OPERATIONS
 from straightline.lower import externs
@@ -242,6 +242,8 @@ class _Lowering:
         if self.off(str(node.target), "CPU"):
             raise Unsupported("switched off")
         specs = [None if d is None else self.spec(d) for d in _several(described)]
+        if all(ZERO in spec.shape for spec in specs if spec is not None):
+            raise Unsupported("a result without elements")
         args = [self.argument(a) for a in node.args]
         kwargs = {name: self.argument(a) for name, a in node.kwargs.items()}
         trial = Names(set(self.names.taken))

@@ -79,7 +79,7 @@ def loss_backward(function: Callable[..., Expr]) -> Rule:
         b: Builder, gradient: Tensor, x: Tensor, y: Tensor, reduction: int, *numbers: Number
     ) -> Tensor:
         dtype = computed_in(b.dtype)
-        share = 1.0 / number_of(product(spread_over(x, y))) if reduction == MEAN else 1.0
+        share = share_of(product(spread_over(x, y)), dtype) if reduction == MEAN else 1.0
 
         def element(coords: Coords) -> Expr:
             g, left, right = (
@@ -92,6 +92,13 @@ def loss_backward(function: Callable[..., Expr]) -> Rule:
     return rule
 
 
+def share_of(count: Index, dtype: DType) -> s.Value:
+    """What one element is of a mean of so many."""
+    if count.is_constant:
+        return 1.0 / count.constant
+    return s.div(1.0, s.number(count, dtype))
+
+
 Step = Callable[[Expr], Expr]
 
 
@@ -100,8 +107,8 @@ def squared(step: Step, x: Expr, y: Expr) -> Expr:
     return s.mul(difference, difference)
 
 
-def squared_backward(g: Expr, x: Expr, y: Expr, share: float) -> Expr:
-    return s.mul(s.mul(2.0 * share, s.sub(x, y)), g)
+def squared_backward(g: Expr, x: Expr, y: Expr, share: s.Value) -> Expr:
+    return s.mul(s.mul(share, s.mul(2.0, s.sub(x, y))), g)
 
 
 def smooth(_: Step, x: Expr, y: Expr, beta: float = 1.0) -> Expr:
@@ -111,11 +118,11 @@ def smooth(_: Step, x: Expr, y: Expr, beta: float = 1.0) -> Expr:
     return where(s.lt(z, beta), near, s.sub(z, half)) if beta else z
 
 
-def smooth_backward(g: Expr, x: Expr, y: Expr, share: float, beta: float) -> Expr:
+def smooth_backward(g: Expr, x: Expr, y: Expr, share: s.Value, beta: float) -> Expr:
     z = s.sub(x, y)
     inside = s.div(s.mul(s.mul(share, z), g), beta) if beta else Const(g.dtype, 0.0)
     high = where(s.ge(z, beta), s.mul(share, g), inside)
-    return where(s.le(z, -beta), s.mul(-share, g), high)
+    return where(s.le(z, -beta), s.neg(s.mul(share, g)), high)
 
 
 def huber(step: Step, x: Expr, y: Expr, delta: float = 1.0) -> Expr:
@@ -125,11 +132,11 @@ def huber(step: Step, x: Expr, y: Expr, delta: float = 1.0) -> Expr:
     return where(s.lt(z, bound), s.mul(step(s.mul(0.5, z)), z), far)
 
 
-def huber_backward(g: Expr, x: Expr, y: Expr, share: float, delta: float) -> Expr:
+def huber_backward(g: Expr, x: Expr, y: Expr, share: s.Value, delta: float) -> Expr:
     z = s.sub(x, y)
     inside = s.mul(s.mul(share, z), g)
     high = where(s.ge(z, delta), s.mul(s.mul(share, g), delta), inside)
-    return where(s.le(z, -delta), s.mul(s.mul(-share, g), delta), high)
+    return where(s.le(z, -delta), s.neg(s.mul(s.mul(share, g), delta)), high)
 
 
 RULES.add(loss(squared), "mse_loss")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from straightline.ir.index import (
     ONE,
+    ZERO,
     Axis,
     Index,
     add,
@@ -71,8 +72,13 @@ def merges(outer: Axis, inner: Axis, addresses: Iterable[Index]) -> bool:
 
 
 def merged(axes: tuple[Axis, ...], name: str) -> tuple[Axis, dict[Axis, Index]]:
-    """One axis for several nested ones, and where in each of these a position of it lies."""
+    """One axis for several nested ones, and where in each of these a position of it lies.
+
+    Where one has no positions, nor has the whole, and any will do.
+    """
     whole = Axis(name, product(axis.extent for axis in axes))
+    if whole.extent is ZERO:
+        return whole, dict.fromkeys(axes, ZERO)
     places: dict[Axis, Index] = {}
     rest = index(whole)
     for axis in reversed(axes[1:]):
