@@ -97,6 +97,7 @@ def summary(options: argparse.Namespace, results: list[dict[str, Any]]) -> dict[
         "median_seconds": times[len(times) // 2],
         "slowest_seconds": times[-1],
         "kinds": Counter(map(signature, findings)),
+        "fallbacks": Counter(r["detail"] for r in results if r["status"] == "fallback"),
         "findings": findings,
         "unstable": [r for r in results if r["status"] == "unstable"],
     }

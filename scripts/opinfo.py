@@ -15,7 +15,9 @@ that aot_eager compiles, or takes the process with it. aot_eager refuses to diff
 so in the second order whatever is not as in eager counts.
 
 `compiled` counts the samples of which the backend was given at least one graph; `stock_compiled`
-is aot_eager's count. Of the others (`never_compiled`) Dynamo captures nothing.
+is aot_eager's count. Of the others (`never_compiled`) Dynamo captures nothing. `share_in_kernels`
+is, per operator, the share of samples all of whose operations ran in kernels; one of views alone
+has none.
 
 Needs expecttest, numpy and packaging beside torch.
 """
@@ -29,10 +31,12 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from isolate import Worker, serve
@@ -58,6 +62,10 @@ UNINITIALISED = frozenset(
     }
 )
 """Operators whose values are whatever the memory held: only what describes them is compared."""
+
+
+SHARES = ("in_kernels", "partly_in_kernels", "as_aten")
+"""Samples by where the operations of their graphs ran: all in kernels, some, or none."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +264,28 @@ def try_backend(
     return difference(expected, got, values), counters["stats"]["unique_graphs"]
 
 
+@contextmanager
+def watched() -> Iterator[Counter[str]]:
+    """How many operations of the graphs compiled meanwhile are in kernels, and how many run as
+    ATen; views and numbers are neither.
+    """
+    from straightline.kernels import compile as kernels
+    from straightline.lower.graph import Computed, Extern
+
+    found: Counter[str] = Counter()
+    lower = kernels.lower
+
+    def watching(*arguments: Any) -> Any:
+        lowered = lower(*arguments)
+        for value in lowered.values.values():
+            found["kernel"] += isinstance(value, Computed)
+            found["aten"] += isinstance(value, Extern)
+        return lowered
+
+    with mock.patch.object(kernels, "lower", watching):
+        yield found
+
+
 def eager_outcome(case: Case) -> tuple[Outcome, bool] | str:
     """Eager's result, and whether a second run repeats it; or why eager cannot run it."""
     try:
@@ -288,6 +318,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     dtype = DTYPES[question["dtype"]]
     result: dict[str, Any] = {"op": question["op"], "skipped": None, "samples": 0}
     result |= {"passed": 0, "stock_passed": 0, "compiled": 0, "stock_compiled": 0, "graphs": 0}
+    result |= dict.fromkeys(SHARES, 0)
     result |= {"failures": [], "stock_failures": [], "eager_failures": [], "fallbacks": []}
     operator = info.inplace_variant if question["variant"] == "inplace" else info.op
     skipped = unfit(info, operator, dtype, question)
@@ -332,7 +363,11 @@ def one_sample(case: Case, index: int, question: dict[str, Any], result: dict[st
     repeats = repeats and question["op"] not in UNINITIALISED
     dynamic = question["dynamic"]
     result["samples"] += 1
-    failure, graphs = try_backend(question["backend"], case, expected, repeats, dynamic)
+    with watched() as ran:
+        failure, graphs = try_backend(question["backend"], case, expected, repeats, dynamic)
+    result["in_kernels"] += ran["kernel"] > 0 and ran["aten"] == 0
+    result["partly_in_kernels"] += ran["kernel"] > 0 and ran["aten"] > 0
+    result["as_aten"] += ran["kernel"] == 0 and ran["aten"] > 0
     result["passed"] += failure is None
     result["graphs"] += graphs
     result["compiled"] += graphs > 0
@@ -427,7 +462,8 @@ def summary(
     ran = [result for result in results if "crash" not in result and not result["skipped"]]
     total: Counter[str] = Counter()
     for result in ran:
-        for key in ("samples", "passed", "stock_passed", "compiled", "stock_compiled", "graphs"):
+        counted = ("samples", "passed", "stock_passed", "compiled", "stock_compiled", "graphs")
+        for key in (*counted, *SHARES):
             total[key] += result[key]
         total["eager_fails"] += len(result["eager_failures"])
     return {
@@ -462,6 +498,9 @@ def summary(
             not fallback["stock_compiles"] for result in ran for fallback in result["fallbacks"]
         ),
         "crashes": {result["op"]: result["crash"] for result in results if "crash" in result},
+        "share_in_kernels": {
+            r["op"]: round(r["in_kernels"] / r["samples"], 3) for r in ran if r["samples"]
+        },
         "never_compiled": sorted(r["op"] for r in ran if r["samples"] and not r["compiled"]),
         "skipped": {r["op"]: r["skipped"] for r in results if r.get("skipped")},
         "results": results,

@@ -8,13 +8,17 @@ run on inputs that differ by a rounding too, and where that moves its result as 
 
 from __future__ import annotations
 
+import functools
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from graphs import namespace
+
+from straightline.report import fallbacks
 
 Backend = str | Callable[..., Any]
 
@@ -25,7 +29,7 @@ TRIALS = 4
 @dataclass(frozen=True)
 class Verdict:
     """`status` is `ok`, `wrong`, `error`, or what is no finding: `unstable`, `refused` by
-    eager, and `stock`, which aot_eager has too.
+    eager, `stock`, which aot_eager has too, and `fallback`, right but not by kernels.
     """
 
     status: str
@@ -44,7 +48,14 @@ class Run:
 
 def judge(source: str, backend: Backend = "straightline") -> Verdict:
     """What holds of the backend's results; a finding only where torch's aot_eager does better."""
-    verdict = _judged(source, backend)
+    fallbacks.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fallbacks.StraightlineFallbackWarning)
+        verdict = _judged(source, backend)
+    reasons = sorted(fallbacks.counts())
+    fallbacks.clear()
+    if verdict.status == "ok" and reasons:
+        return Verdict("fallback", "; ".join(reasons))
     if verdict.found and _judged(source, "aot_eager").status != "ok":
         return Verdict("stock", verdict.detail)
     return verdict
@@ -235,7 +246,7 @@ def sensitive(
     names = namespace(source)
     reach: list[torch.Tensor | None] = [None] * (len(eager.outputs) + len(eager.gradients))
     for trial in range(TRIALS):
-        other = _tried(lambda t=trial: run(names["program"], moved(given, t), backward))
+        other = _tried(functools.partial(run, names["program"], moved(given, trial), backward))
         if other is None:
             return True
         for at, (_, want, have) in enumerate(pairs(eager, other)):
