@@ -56,7 +56,7 @@ def test_many_callers():
     inputs = [(torch.randn(33, 64), torch.randn(33, 64)) for _ in range(8)]
     compiled = torch.compile(chain, backend="straightline")
     expected = [compiled(*pair) for pair in inputs]
-    wrong = []
+    wrong: list[int] = []
 
     def call(at):
         results = [compiled(*inputs[at]) for _ in range(50)]
