@@ -87,7 +87,12 @@ def replay(
             seen.storage_offset.val,
         )
     kinds = {(t.dtype, t.is_conj(), t.is_neg()) for t in (base, view)}
-    reached = _reached(base, sequence)
+    reached = _reached(base, sequence.sequence)
+    if reached != _expressions(wanted):
+        # The base may stand some way down the chain.
+        for start in range(1, len(recorded)):
+            if _reached(base, sequence.sequence[start:]) == _expressions(wanted):
+                return recorded[start:]
     if len(kinds) > 1 or reached == _expressions(wanted):
         return recorded
     in_place = any(_record_name(record) in _IRREGULAR for record in sequence.sequence)
@@ -112,12 +117,12 @@ def _strided(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
-def _reached(base: torch.Tensor, sequence: ViewMetaSequence) -> Any:
+def _reached(base: torch.Tensor, records: list[Any]) -> Any:
     """The geometry that the recorded views lead to from `base`; None when they do not apply."""
     logged, fake_tensor.log.disabled = fake_tensor.log.disabled, True  # it logs what we expect
     try:
         with torch.no_grad():
-            out = _functionalization.apply_view_meta_sequence(base, sequence.sequence)
+            out = _functionalization.apply_view_meta_sequence(base, records)
     except (RuntimeError, IndexError):
         return None
     finally:
