@@ -20,8 +20,13 @@ X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
 @pytest.fixture(autouse=True)
-def all_on():
-    """Every test leaves the switches as it finds them."""
+def all_on(monkeypatch):
+    """Every test leaves the switches as it finds them.
+
+    torch's testing tools, which other tests import, forbid to set its flags.
+    """
+    flags = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
     yield
     assert backends.llvm.enabled
     assert not switches.NAMES

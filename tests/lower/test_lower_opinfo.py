@@ -109,7 +109,7 @@ def agree(name, dtype, dynamic=False, count=1):
         lowered = lower(graph)
         if reasons(lowered) and name in IN_PART and count > 1:
             continue
-        assert reasons(lowered) == {}
+        assert set(reasons(lowered).values()) <= {"a result without elements"}
         made = run(graph, lowered, *tensors)
         for got, want in zip(made, wanted, strict=True):
             compare(name, got, want)
