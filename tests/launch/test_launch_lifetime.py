@@ -18,7 +18,7 @@ from straightline.ir.dtypes import i64
 from straightline.ir.index import Size
 from straightline.launch.descriptor import Work
 from straightline.launch.launcher import Launch, kernel_builtin
-from straightline.launch.machine_code import address_of
+from straightline.launch.machine_code import address_of, method
 
 
 def blocks_after(call, times):
@@ -189,3 +189,13 @@ def test_a_process_ends_in_the_midst_of_jobs():
         )
         end = (done.returncode, done.stdout, done.stderr)
         assert end in ((0, "ends\n", ""), TORCH_AT_THE_END)
+
+
+def test_a_method_outlives_the_builtins_that_look_at_it():
+    """The collector empties what a builtin in a cycle is bound to before the builtin goes."""
+    first = method("again", 64)
+    assert method("again", 64) is first
+    before = ctypes.addressof(first)
+    del first
+    gc.collect()
+    assert ctypes.addressof(method("again", 64)) == before

@@ -89,20 +89,24 @@ class Method(ctypes.Structure):
     )
 
 
+@functools.cache
 def method(name: str, address: int) -> Method:
-    """The method at this address: `PyObject *(PyObject *self, PyObject **args, Py_ssize_t)`."""
-    return Method(name.encode(), address, _FASTCALL, None)
+    """The method at this address: `PyObject *(PyObject *self, PyObject **args, Py_ssize_t)`.
+
+    It is never freed: a builtin looks at it when it goes, and in a cycle the collector may have
+    emptied by then whatever else could keep it.
+    """
+    made = Method(name.encode(), address, _FASTCALL, None)
+    make_immortal(made)
+    return made
 
 
 class Bound(bytes):
-    """What a builtin is bound to: words that its code reads. Its attributes live as long.
-
-    CPython drops it last of all when the builtin goes, after its last look at the method.
-    """
+    """What a builtin is bound to: words that its code reads. Its attributes live as long."""
 
 
 def builtin(method: Method, bound: Bound) -> Any:
-    """The method as a Python builtin whose `self` is `bound`, which has to keep the method."""
+    """The method as a Python builtin whose `self` is `bound`."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
