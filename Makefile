@@ -18,9 +18,9 @@ help:
 demo: $(VENV)/installed
 	$(BIN)/python -m straightline demo
 
-# A file's tests stay in one process: some share what they set up.
+# A file's tests stay in one process: some share what they set up.  A process that dies fails the run.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
